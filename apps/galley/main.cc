@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdio>
+
+int main() {
+  std::puts("galley");
+  return 0;
+}

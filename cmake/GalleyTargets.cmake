@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# galley_layer(NAME base SOURCES a.cc … TESTS a_test.cc … LINK other-layer-or-library …)
+# Declares the static library galley_<name> (alias galley::<name>) and, with tests on, <name>_test. Layers link only
+# the layers that ARCHITECTURE.md lets them include; scripts/check_layers.py checks the includes themselves.
+function(galley_layer)
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;TESTS;LINK;TEST_LINK" ${ARGN})
+  add_library(galley_${ARG_NAME} STATIC ${ARG_SOURCES})
+  add_library(galley::${ARG_NAME} ALIAS galley_${ARG_NAME})
+  target_include_directories(galley_${ARG_NAME} PUBLIC "${PROJECT_SOURCE_DIR}/src")
+  target_link_libraries(galley_${ARG_NAME} PUBLIC galley_compile_options ${ARG_LINK})
+  if(GALLEY_TESTS AND ARG_TESTS)
+    galley_test(NAME ${ARG_NAME}_test SOURCES ${ARG_TESTS} LINK galley::${ARG_NAME} ${ARG_TEST_LINK})
+  endif()
+endfunction()
+
+# galley_test(NAME x_test SOURCES x_test.cc LINK galley::x [LABELS slow] [TIMEOUT seconds])
+# One ctest entry per test case. Tests find committed data through GALLEY_SOURCE_DIR and the read-only material beside
+# the checkout through GALLEY_SHARED_DIR, which may be absent. Label `slow` keeps a test out of `make test`.
+function(galley_test)
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LINK} galley_compile_options GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${ARG_NAME} PRIVATE
+    GALLEY_SOURCE_DIR="${PROJECT_SOURCE_DIR}" GALLEY_SHARED_DIR="${PROJECT_SOURCE_DIR}/../shared")
+  gtest_discover_tests(${ARG_NAME}
+    DISCOVERY_MODE PRE_TEST
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+endfunction()

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/base/thread_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <fstream>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "galley/base/check.h"
+
+namespace galley {
+
+// One loop is published as a generation; workers that wake join it, take indices from `next`, and report back.
+struct ThreadPool::Shared {
+  std::mutex mutex;
+  std::condition_variable start, finished;
+  std::uint64_t generation = 0;  // guarded by mutex, as the next three
+  int workers_inside = 0;
+  bool stopping = false;
+  const std::function<void(std::int64_t)>* body = nullptr;
+  std::int64_t count = 0;
+  std::atomic<std::int64_t> next{0};
+  std::vector<std::thread> workers;
+
+  void Run() {
+    for (std::int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) (*body)(i);
+  }
+
+  void WorkerLoop() {
+    std::uint64_t seen = 0;
+    std::unique_lock lock(mutex);
+    while (true) {
+      start.wait(lock, [&] { return stopping || generation != seen; });
+      if (stopping) return;
+      seen = generation;
+      if (body == nullptr) continue;  // woke after the loop had ended
+      ++workers_inside;
+      lock.unlock();
+      Run();
+      lock.lock();
+      if (--workers_inside == 0) finished.notify_one();
+    }
+  }
+};
+
+ThreadPool::ThreadPool(int threads) : threads_(threads), shared_(std::make_unique<Shared>()) {
+  CHECK(threads >= 1) << "threads = " << threads;
+  for (int i = 1; i < threads; ++i) shared_->workers.emplace_back([shared = shared_.get()] { shared->WorkerLoop(); });
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard lock(shared_->mutex);
+    shared_->stopping = true;
+  }
+  shared_->start.notify_all();
+  for (std::thread& worker : shared_->workers) worker.join();
+}
+
+void ThreadPool::ParallelFor(std::int64_t count, const std::function<void(std::int64_t)>& body) {
+  if (threads_ == 1 || count <= 1) {
+    for (std::int64_t i = 0; i < count; ++i) body(i);
+    return;
+  }
+  {
+    std::lock_guard lock(shared_->mutex);
+    shared_->body = &body;
+    shared_->count = count;
+    shared_->next.store(0);
+    ++shared_->generation;
+  }
+  shared_->start.notify_all();
+  shared_->Run();
+  std::unique_lock lock(shared_->mutex);
+  shared_->finished.wait(lock, [&] { return shared_->workers_inside == 0; });
+  shared_->body = nullptr;
+}
+
+namespace {
+
+// "max 100000" or "200000 100000" (cgroup v2): quota and period in microseconds.
+int CgroupProcessors() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period = 0;
+  if (!(file >> quota >> period) || quota == "max" || period <= 0) return 1 << 20;
+  char* end = nullptr;
+  const double value = std::strtod(quota.c_str(), &end);
+  if (end == quota.c_str() || value <= 0) return 1 << 20;
+  return std::max(1, static_cast<int>(value / period));
+}
+
+}  // namespace
+
+int UsableProcessors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  int allowed = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) allowed = std::max(1, CPU_COUNT(&set));
+  return std::min(allowed, CgroupProcessors());
+}
+
+}  // namespace galley

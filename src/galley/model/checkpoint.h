@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model directory in the official layout, opened and checked: config.json, model.safetensors.index.json and the
+// shards it names, mapped read-only. Open compares every tensor's name, shape and dtype with the list that the config
+// implies. Movable; views stay valid until the checkpoint is destroyed. Reading is safe from any thread.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string_view>
+
+#include "galley/base/error.h"
+#include "galley/model/config.h"
+#include "galley/tensor/tensor_view.h"
+
+namespace galley::model {
+
+class Checkpoint {
+ public:
+  // Errors: kNotFound (no such directory or file: says what a model directory contains), kUnsupported (another
+  // architecture), kCorrupt (a hostile or damaged file; missing, extra or wrong tensors, all listed in one message).
+  [[nodiscard]] static Result<Checkpoint> Open(const std::filesystem::path& dir);
+
+  Checkpoint(Checkpoint&&) noexcept;
+  Checkpoint& operator=(Checkpoint&&) noexcept;
+  ~Checkpoint();
+
+  [[nodiscard]] const Config& config() const;
+  [[nodiscard]] const std::filesystem::path& dir() const;
+  // The tensor of that name; an empty view when there is none, which for names of the implied list cannot happen.
+  [[nodiscard]] TensorView Find(std::string_view name) const;
+
+ private:
+  struct Impl;
+  explicit Checkpoint(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace galley::model

@@ -2,9 +2,10 @@
 #include "galley/protocol/apply_patch.h"
 
 namespace galley::protocol {
+namespace {
 
 // The interface text of the tool that coding agents declare by its bare name: the model was trained on it.
-const std::string_view kApplyPatchDescription = R"TEXT(Use the `apply_patch` tool to edit files.
+constexpr std::string_view kDescription = R"TEXT(Use the `apply_patch` tool to edit files.
 Your patch language is a stripped‑down, file‑oriented diff format designed to be easy to parse and safe to apply. You can think of it as a high‑level envelope:
 
 *** Begin Patch
@@ -72,6 +73,15 @@ It is important to remember:
 - You must prefix new lines with `+` even when creating a new file
 - File references can only be relative, NEVER ABSOLUTE.
 )TEXT";
+
+}  // namespace
+
+std::string ApplyPatchDescription(ModelVersion version) {
+  std::string text(kDescription);
+  // V4 was trained without the empty line before the first example.
+  if (version == ModelVersion::kV4) text.erase(text.find("\n\n*** Begin Patch"), 1);
+  return text;
+}
 
 const std::string_view kApplyPatchInputDescription =
     "The entire contents of the apply_patch command (the *** Begin Patch ... *** End Patch envelope).";

@@ -2,11 +2,14 @@
 // Fixed texts of the one custom tool that the Responses API may declare without a schema.
 #pragma once
 
+#include <string>
 #include <string_view>
+
+#include "galley/protocol/conversation.h"
 
 namespace galley::protocol {
 
-extern const std::string_view kApplyPatchDescription;
+[[nodiscard]] std::string ApplyPatchDescription(ModelVersion version);
 extern const std::string_view kApplyPatchInputDescription;
 
 }  // namespace galley::protocol

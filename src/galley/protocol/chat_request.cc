@@ -2,6 +2,7 @@
 // Chat Completions requests (recipe 6.1).
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
 #include "galley/protocol/request_internal.h"
@@ -188,8 +189,8 @@ class ChatConverter {
     Message message;
     for (const auto& [name, role] : kRoles)
       if (name == Text(row, "role")) message.role = role;
-    if (IsTrue(Get(row, "prefix"))) {
-      if (!last || message.role != Role::kAssistant)
+    if (message.role == Role::kAssistant && IsTrue(Get(row, "prefix"))) {
+      if (!last)
         return Refuse(
             "Invalid completion message: prefix set true with message which is not final message or message "
             "role is not assistant");
@@ -323,7 +324,7 @@ class ChatConverter {
       if (const Json& text = Get(function, "description"); text.is_string()) tool.description = std::string(Text(text));
       if (const Json& schema = Get(function, "parameters"); !schema.is_null()) tool.parameters = schema;
       if (const Json& strict = Get(function, "strict"); strict.is_bool()) tool.strict = IsTrue(strict);
-      GALLEY_REFUSE_IF_ERROR(FinishTool(tool));
+      GALLEY_REFUSE_IF_ERROR(FinishTool(tool, !Get(function, "parameters").is_null()));
       request_.conversation.tools.push_back(std::move(tool));
     }
     GALLEY_REFUSE_IF_ERROR(CheckUnique(request_.conversation.tools));
@@ -355,8 +356,11 @@ class ChatConverter {
   }
 
   Checked Prefix() {
-    if (request_.conversation.messages.empty() || !request_.conversation.messages.back().prefix) return {};
-    if (has_tools_) return Refuse("Function call should not be used with prefix");
+    const std::vector<Message>& messages = request_.conversation.messages;
+    if (messages.empty() || !messages.back().prefix) return {};
+    const bool has_calls =
+        std::any_of(messages.begin(), messages.end(), [](const Message& m) { return !m.tool_calls.empty(); });
+    if (has_tools_ || has_calls) return Refuse("Function call should not be used with prefix");
     if (request_.conversation.response_format == ResponseFormat::kJsonObject)
       return Refuse("response_format json_object should not be used with prefix");
     return {};

@@ -153,7 +153,7 @@ class MessagesConverter {
       tool.parameters = Get(all[i], "input_schema");
       // V4 has no way to bring a tool in later and so shows all of them at once.
       tool.defer_loading = v41() && IsTrue(Get(all[i], "defer_loading"));
-      GALLEY_REFUSE_IF_ERROR(FinishTool(tool));
+      GALLEY_REFUSE_IF_ERROR(FinishTool(tool, true));
       tools.push_back(std::move(tool));
     }
     GALLEY_REFUSE_IF_ERROR(CheckUnique(tools));

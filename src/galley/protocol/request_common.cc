@@ -115,12 +115,12 @@ Checked CheckName(std::string_view name, std::string_view place) {
   return {};
 }
 
-Checked FinishTool(Tool& tool) {
+Checked FinishTool(Tool& tool, bool declared) {
   const auto invalid = [&](std::string_view why) {
     return Refuse(fmt::format("Invalid schema for function '{}': {}", tool.name, why));
   };
   if (Status status = CheckJsonSchema(tool.parameters); !status) return invalid(status.error().message);
-  if (tool.parameters.is_object() && !tool.parameters.if_object()->empty()) {
+  if (declared && tool.parameters.is_object()) {
     const Json& type = Get(tool.parameters, "type");
     if (Text(type) != "object")
       return invalid(
@@ -145,6 +145,7 @@ Checked CheckUnique(const std::vector<Tool>& tools) {
 
 Checked ChooseTool(std::string_view name, ParsedRequest& request) {
   std::vector<Tool>& tools = request.conversation.tools;
+  if (tools.empty()) return {};
   const auto found = std::find_if(tools.begin(), tools.end(), [&](const Tool& tool) { return tool.name == name; });
   if (found == tools.end())
     return Refuse(
@@ -241,7 +242,6 @@ Constraint ToolConstraint(const Conversation& c) {
 void WarnAboutArguments(ParsedRequest& request) {
   for (const Message& message : request.conversation.messages) {
     for (const ToolCall& call : message.tool_calls) {
-      if (call.arguments.empty()) continue;
       if (const auto strict = ParseJson(call.arguments, {.refuse_duplicates = true}); !strict)
         request.warnings.push_back(fmt::format("arguments of call {}: {}", call.id, strict.error().message));
     }

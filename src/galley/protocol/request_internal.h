@@ -54,10 +54,10 @@ void SetThinking(const Json& thinking, std::string_view effort, const CodecOptio
 
 // A tool's or namespace's name; `place` is its path in the request ("tools[0].name").
 [[nodiscard]] Checked CheckName(std::string_view name, std::string_view place);
-// Checks and, for strict tools, rewrites the parameters.
-[[nodiscard]] Checked FinishTool(Tool& tool);
+// Checks and, for strict tools, rewrites the parameters; `declared` tells whether the request had any.
+[[nodiscard]] Checked FinishTool(Tool& tool, bool declared);
 [[nodiscard]] Checked CheckUnique(const std::vector<Tool>& tools);
-// A tool choice that names a tool: only that one stays, and it is required.
+// A tool choice that names a tool: only that one stays, and it is required. Without tools it means nothing.
 [[nodiscard]] Checked ChooseTool(std::string_view name, ParsedRequest& request);
 // Drops choices that have no meaning without tools, refuses forced calls while thinking.
 [[nodiscard]] Checked FinishChoice(ParsedRequest& request);

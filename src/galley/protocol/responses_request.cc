@@ -201,7 +201,7 @@ class ResponsesConverter {
       Tool tool{.name = std::string(kSearchName)};
       if (const Json& text = Get(row, "description"); text.is_string()) tool.description = std::string(Text(text));
       if (const Json& schema = Get(row, "parameters"); !schema.is_null()) tool.parameters = schema;
-      GALLEY_REFUSE_IF_ERROR(FinishTool(tool));
+      GALLEY_REFUSE_IF_ERROR(FinishTool(tool, !Get(row, "parameters").is_null()));
       tools.push_back(std::move(tool));
       request_.client_tool_search = true;
     }
@@ -214,7 +214,7 @@ class ResponsesConverter {
     if (const Json& text = Get(row, "description"); text.is_string()) tool.description = std::string(Text(text));
     if (const Json& schema = Get(row, "parameters"); !schema.is_null()) tool.parameters = schema;
     if (const Json& strict = Get(row, "strict"); strict.is_bool()) tool.strict = IsTrue(strict);
-    GALLEY_REFUSE_IF_ERROR(FinishTool(tool));
+    GALLEY_REFUSE_IF_ERROR(FinishTool(tool, !Get(row, "parameters").is_null()));
     tools.push_back(std::move(tool));
     return {};
   }
@@ -258,8 +258,8 @@ class ResponsesConverter {
     return free;
   }
 
-  static void AddPatch(std::vector<Tool>& tools) {
-    Tool tool{.name = std::string(kPatchName), .description = std::string(kApplyPatchDescription)};
+  void AddPatch(std::vector<Tool>& tools) const {
+    Tool tool{.name = std::string(kPatchName), .description = ApplyPatchDescription(request_.version)};
     tool.parameters = Json::MakeObject(
         {{"type", "object"},
          {"additionalProperties", false},
@@ -342,16 +342,16 @@ class ResponsesConverter {
       messages().push_back(std::move(message));
       return {};
     }
-    if (turn_open_ && turn_has_text_) turn_.content += "\n\n";
+    if (!turn_.content.empty() && !message.content.empty()) turn_.content += "\n\n";
     turn_.content += message.content;
-    turn_open_ = turn_has_text_ = true;
+    turn_open_ = true;
     return {};
   }
 
   Checked AddReasoning(const Json& item) {
     GALLEY_REFUSE_IF_ERROR(CloseCalls());
     // Thoughts after an answer belong to what comes next.
-    if (turn_open_ && turn_has_text_) CloseTurn();
+    if (!turn_.content.empty()) CloseTurn();
     for (const Json& part : Elements(Get(item, "content"))) {
       if (turn_.reasoning_content)
         *turn_.reasoning_content += "\n" + std::string(Text(part, "text"));
@@ -401,7 +401,12 @@ class ResponsesConverter {
       const bool space = Text(row, "type") == "namespace";
       GALLEY_REFUSE_IF_ERROR(AddTool(row, place, request_.conversation.tools, false));
       for (const Json& member : space ? Elements(Get(row, "tools")) : std::span<const Json>(&row, 1)) {
-        if (Text(member, "type") == "function") listed.Push(EchoFunction(member));
+        if (Text(member, "type") != "function") continue;
+        Json entry = EchoFunction(member);
+        if (space)
+          entry.Set("namespace",
+                    Json::MakeObject({{"name", Get(row, "name")}, {"description", Get(row, "description")}}));
+        listed.Push(std::move(entry));
       }
     }
     message.content = DumpJson(listed);
@@ -418,9 +423,12 @@ class ResponsesConverter {
     if (turn_.tool_calls.empty()) return {};
     for (const ToolCall& call : turn_.tool_calls)
       if (!answered_.contains(call.id)) return Refuse(fmt::format("No tool output found for tool call {}.", call.id));
-    if (!options_.keep_call_order)
-      std::stable_sort(turn_.tool_calls.begin(), turn_.tool_calls.end(),
-                       [](const ToolCall& a, const ToolCall& b) { return a.id < b.id; });
+    if (!options_.keep_call_order) {
+      std::sort(turn_.tool_calls.begin(), turn_.tool_calls.end(),
+                [](const ToolCall& a, const ToolCall& b) { return a.id < b.id; });
+      std::sort(outputs_.begin(), outputs_.end(),
+                [](const Message& a, const Message& b) { return a.tool_call_id < b.tool_call_id; });
+    }
     CloseTurn();
     for (Message& output : outputs_) messages().push_back(std::move(output));
     outputs_.clear();
@@ -438,7 +446,7 @@ class ResponsesConverter {
       messages().push_back(std::move(turn_));
     }
     turn_ = {};
-    turn_open_ = turn_has_text_ = false;
+    turn_open_ = false;
   }
 
   Checked Content(const Json& content, const std::string& path, std::string_view member, Message& message) {
@@ -590,7 +598,6 @@ class ResponsesConverter {
   bool mentions_json_ = false;
   Message turn_;  // the assistant turn being collected
   bool turn_open_ = false;
-  bool turn_has_text_ = false;
   std::vector<Message> outputs_;  // results of the turn's calls
   std::vector<Tool> loaded_;      // tools that those results brought
   std::set<std::string> call_ids_;

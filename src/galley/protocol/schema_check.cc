@@ -32,6 +32,7 @@ enum class Rule {
   kBoolean,
   kArray,
   kNumber,
+  kExclusive,
   kPositive,
   kCount,    // an integer from 0
   kStrings,  // list of distinct strings
@@ -75,9 +76,9 @@ constexpr std::array kKeywords = {
     Keyword{"enum", Rule::kArray},
     Keyword{"multipleOf", Rule::kPositive},
     Keyword{"maximum", Rule::kNumber},
-    Keyword{"exclusiveMaximum", Rule::kNumber},
+    Keyword{"exclusiveMaximum", Rule::kExclusive},
     Keyword{"minimum", Rule::kNumber},
-    Keyword{"exclusiveMinimum", Rule::kNumber},
+    Keyword{"exclusiveMinimum", Rule::kExclusive},
     Keyword{"maxLength", Rule::kCount},
     Keyword{"minLength", Rule::kCount},
     Keyword{"pattern", Rule::kRegex},
@@ -122,7 +123,8 @@ bool Distinct(std::span<const Json> values) {
 
 class SchemaChecker {
  public:
-  explicit SchemaChecker(const Json& root) : root_(root) {}
+  explicit SchemaChecker(const Json& root)
+      : root_(root), draft4_(Text(root, "$schema").find("draft-04") != std::string_view::npos) {}
 
   Status Schema(const Json& schema) {
     if (schema.is_bool()) return {};
@@ -156,6 +158,10 @@ class SchemaChecker {
         return value.is_bool() ? Status{} : NotOfType(value, "boolean");
       case Rule::kArray:
         return value.is_array() ? Status{} : NotOfType(value, "array");
+      case Rule::kExclusive:
+        // Draft 4 had a flag beside the bound where later drafts have a bound of its own.
+        if (draft4_) return value.is_bool() ? Status{} : NotOfType(value, "boolean");
+        return value.is_number() ? Status{} : NotOfType(value, "number");
       case Rule::kNumber:
         return value.is_number() ? Status{} : NotOfType(value, "number");
       case Rule::kPositive:
@@ -261,6 +267,7 @@ class SchemaChecker {
   }
 
   const Json& root_;
+  const bool draft4_;
 };
 
 // Strict form ------------------------------------------------------------------------------------------------------

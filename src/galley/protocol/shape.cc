@@ -85,8 +85,9 @@ Status CheckTagged(const Json& value, const Shape& shape, const std::string& whe
 
 Status CheckUnsigned(const Json& value, const Shape& shape, const std::string& where) {
   if (const double* d = value.if_double()) {
-    // 2^64 itself is outside; below it every integral double converts exactly.
-    if (*d != std::floor(*d) || *d < 0 || *d >= 18446744073709551616.0)
+    // Beyond 2^53 a float no longer says which integer was meant, so 64-bit fields take integers only.
+    constexpr double kExactMax = 9007199254740992.0;
+    if (*d != std::floor(*d) || *d < 0 || *d > kExactMax || static_cast<double>(shape.max) > kExactMax)
       return Wrong(fmt::format("{} is not a whole number within [0, {}]", DumpJson(value), shape.max), where);
   } else if (const auto* i = value.if_int(); i != nullptr && *i < 0) {
     return Wrong(fmt::format("{} is below 0", *i), where);

@@ -36,7 +36,7 @@ enum class ShapeKind {
   kAny,
   kBool,
   kString,
-  kUnsigned,  // an integer within [0, max]; 5.0 counts as 5
+  kUnsigned,  // an integer within [0, max]; 5.0 counts as 5 unless the field has 64 bits
   kNumber,
   kObject,  // fields
   kMap,     // any object

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <lzma.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <iterator>
@@ -62,6 +63,21 @@ std::string TextAt(const Json& value, std::initializer_list<std::string_view> pa
   const Json found = At(value, path);
   const std::string* text = found.if_string();
   return text == nullptr ? std::string() : *text;
+}
+
+bool SameJson(const Json& a, const Json& b) {
+  if (const Json::Object* members = a.if_object()) {
+    if (!b.is_object() || members->size() != b.if_object()->size()) return false;
+    return std::all_of(members->begin(), members->end(), [&](const Json::Member& member) {
+      const Json* other = b.Find(member.key);
+      return other != nullptr && SameJson(member.value, *other);
+    });
+  }
+  if (const Json::Array* elements = a.if_array()) {
+    return b.is_array() &&
+           std::equal(elements->begin(), elements->end(), b.if_array()->begin(), b.if_array()->end(), SameJson);
+  }
+  return a == b;
 }
 
 }  // namespace galley::protocol

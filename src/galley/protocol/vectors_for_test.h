@@ -19,4 +19,7 @@ namespace galley::protocol {
 [[nodiscard]] Json At(const Json& value, std::initializer_list<std::string_view> path);
 [[nodiscard]] std::string TextAt(const Json& value, std::initializer_list<std::string_view> path);
 
+// Equal but for the order of members, which JSON gives no meaning to.
+[[nodiscard]] bool SameJson(const Json& a, const Json& b);
+
 }  // namespace galley::protocol

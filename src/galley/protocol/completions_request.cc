@@ -77,6 +77,7 @@ Parsed<ParsedRequest> ConvertCompletions(const Json& body, const CodecOptions& o
   ParsedRequest request;
   GALLEY_REFUSE_IF_ERROR(SetModel(body, options, request));
   request.conversation.thinking = false;
+  request.parsing.raw = true;
   GALLEY_REFUSE_IF_ERROR(SetPrompt(body, request));
   GALLEY_REFUSE_IF_ERROR(SetSampling(body, "max_tokens", false, options, request));
   if (!request.inference.max_tokens) request.inference.max_tokens = kUsualMaxTokens;

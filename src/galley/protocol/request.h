@@ -86,6 +86,7 @@ struct ParsingOptions {
   bool parse_json_output = false;
   ThinkingStage stage = ThinkingStage::kNone;
   std::vector<std::string> stop_sequences;
+  bool raw = false;  // Completions: nothing but stop sequences has a meaning
 };
 
 struct ParsedRequest {

@@ -13,10 +13,9 @@
 
 namespace galley::protocol {
 
-std::string ReadVectorText(std::string_view name) {
-  const std::string path = fmt::format("{}/tests/cases/recipe/{}.jsonl.xz", GALLEY_SOURCE_DIR, name);
+std::string ReadXz(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  CHECK(file.good()) << path;
+  if (!file.good()) return {};
   const std::string packed((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   lzma_stream stream = LZMA_STREAM_INIT;
   CHECK(lzma_stream_decoder(&stream, UINT64_MAX, 0) == LZMA_OK);
@@ -34,6 +33,24 @@ std::string ReadVectorText(std::string_view name) {
   lzma_end(&stream);
   CHECK(status == LZMA_STREAM_END) << path << " is damaged";
   return text;
+}
+
+std::string ReadVectorText(std::string_view name) {
+  const std::string path = fmt::format("{}/tests/cases/recipe/{}.jsonl.xz", GALLEY_SOURCE_DIR, name);
+  std::string text = ReadXz(path);
+  CHECK(!text.empty()) << path;
+  return text;
+}
+
+const text::Tokenizer* SharedTokenizer() {
+  static const auto* tokenizer = [] {
+    const std::string json = ReadXz(std::string(GALLEY_SHARED_DIR) + "/recipe/tokenizer.json.xz");
+    if (json.empty()) return static_cast<text::Tokenizer*>(nullptr);
+    auto loaded = text::Tokenizer::FromJson(json);
+    CHECK(loaded.has_value()) << loaded.error().message;
+    return new text::Tokenizer(std::move(*loaded));
+  }();
+  return tokenizer;
 }
 
 std::vector<Json> ReadVectors(std::string_view name) {

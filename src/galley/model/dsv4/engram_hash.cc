@@ -6,9 +6,9 @@
 #include <array>
 #include <bit>
 #include <limits>
-#include <set>
 
 #include "galley/base/check.h"
+#include "galley/model/engram_primes.h"
 
 namespace galley::model {
 namespace {
@@ -87,30 +87,6 @@ class Pcg64 {
   Uint128 state_ = 0;
 };
 
-bool IsPrime(std::int64_t n) {
-  if (n < 2) return false;
-  for (std::int64_t d = 2; d * d <= n; ++d) {
-    if (n % d == 0) return false;
-  }
-  return true;
-}
-
-// Primes from `start` on, none of `used`; each n-gram size starts its search anew.
-std::vector<std::int64_t> TakePrimes(const EngramConfig& config, std::set<std::int64_t>& used) {
-  std::vector<std::int64_t> primes;
-  for (int size = 2; size <= config.max_ngram_size; ++size) {
-    std::int64_t candidate = config.vocab_size - 1;
-    for (int head = 0; head < config.n_heads; ++head) {
-      do {
-        ++candidate;
-      } while (!IsPrime(candidate) || used.contains(candidate));
-      used.insert(candidate);
-      primes.push_back(candidate);
-    }
-  }
-  return primes;
-}
-
 }  // namespace
 
 std::int64_t EngramHash::table_rows() const {
@@ -130,14 +106,14 @@ Result<std::vector<EngramHash>> MakeEngramHashes(const EngramConfig& config) {
   if (config.layer_ids.empty()) return hashes;
   const std::uint64_t bound = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) /
                               static_cast<std::uint64_t>(config.compressed_vocab_size) / 2;
-  std::set<std::int64_t> used;
+  const std::vector<std::vector<std::int64_t>> primes = EngramPrimes(config);
   for (std::size_t i = 0; i < config.layer_ids.size(); ++i) {
     EngramHash hash;
     const auto layer = static_cast<std::uint32_t>(config.layer_ids[i]);
     for (const std::int64_t value : NumpyIntegers(10007 * layer, bound, config.max_ngram_size)) {
       hash.multipliers.push_back(value * 2 + 1);
     }
-    hash.primes = TakePrimes(config, used);
+    hash.primes = primes[i];
     std::int64_t offset = 0;
     for (const std::int64_t prime : hash.primes) {
       hash.offsets.push_back(offset);

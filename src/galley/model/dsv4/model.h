@@ -17,8 +17,6 @@
 
 namespace galley::model {
 
-enum class LogitRows { kNone, kLast, kAll };
-
 // The rows of one sequence in a step: consecutive positions from `start` on.
 struct SequenceInput {
   SlotId slot;
@@ -30,7 +28,7 @@ struct SequenceInput {
   Position encoder_floor = 0;  // window rows below do not exist in encoder layers
   // Rows from here on run the decoder layers; window rows below do not exist there. 0: every row.
   Position decoder_floor = 0;
-  LogitRows logits = LogitRows::kLast;  // kAll needs every row at or above decoder_floor
+  int logit_rows = 1;  // logits of the last n rows, all of them at or above decoder_floor
 };
 
 // Intermediate tensors as they are made, for the goldens; `data` is a device address, [rows] x row_shape.

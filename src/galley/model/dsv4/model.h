@@ -21,9 +21,9 @@ namespace galley::model {
 struct SequenceInput {
   SlotId slot;
   Position start = 0;
-  std::span<const TokenId> tokens;
-  std::span<const std::int32_t> blocks;      // block ids in order, enough for start + tokens.size() positions
-  std::span<const std::uint8_t> image_rows;  // one per token; empty: no images
+  std::span<const TokenId> tokens = {};
+  std::span<const std::int32_t> blocks;           // block ids in order, enough for start + tokens.size() positions
+  std::span<const std::uint8_t> image_rows = {};  // one per token; empty: no images
   Position history_from = 0;   // positions below are not written to history (replayed rows over shared blocks)
   Position encoder_floor = 0;  // window rows below do not exist in encoder layers
   // Rows from here on run the decoder layers; window rows below do not exist there. 0: every row.

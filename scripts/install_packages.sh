@@ -85,5 +85,5 @@ fi
 echo "Installing: ${missing[*]}"
 apt_get=("${as_root[@]}" DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
 # A failed update (one of several sources down) still leaves lists that may do, so only the installation decides.
-"${apt_get[@]}" update </dev/null || echo "apt-get update failed; trying with the package lists at hand" >&2
-"${apt_get[@]}" install -y --no-install-recommends "${missing[@]}" </dev/null
+"${apt_get[@]}" update </dev/null >/dev/null || echo "apt-get update failed; trying with the package lists at hand" >&2
+"${apt_get[@]}" install -y --no-install-recommends "${missing[@]}" </dev/null >/dev/null

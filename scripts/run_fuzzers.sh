@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs each libFuzzer target of a build folder for some seconds: run_fuzzers.sh build/fuzz 20. Inputs that a target
-# learns are kept in <build folder>/corpus; seeds are read from fuzz/corpus/<target>. A crash leaves its input beside the
-# corpus and ends the run with the command that repeats it.
+# Runs each libFuzzer target that a build folder declares for some seconds: run_fuzzers.sh build/fuzz 20. Inputs that
+# a target learns are kept in <build folder>/corpus; seeds are read from fuzz/corpus/<target>. A crash leaves its input
+# beside the corpus and ends the run with the command that repeats it.
 set -euo pipefail
 
 build=$1
@@ -23,5 +23,5 @@ while read -r target; do
     exit 1
   fi
   grep -E 'stat::(number_of_executed_units|new_units_added)' "$corpus.log" || true
-done < <(find "$build" -type f -name '*_fuzz' -perm -u+x | sort)
+done < <(ninja -C "$build" -t targets all | sed -n "s|^\(.*_fuzz\): CXX_EXECUTABLE_LINKER.*|$build/\1|p" | sort)
 if [[ $found -eq 0 ]]; then echo "There are no fuzz targets in $build."; fi

@@ -93,6 +93,10 @@ class Includes(unittest.TestCase):
     def test_foreign_library_in_a_pure_layer_is_found(self):
         self.assert_one({"src/galley/kv/a.cc": "#include <pcre2.h>\n"}, "src/galley/kv/a.cc:1", "may not use <pcre2.h>")
 
+    def test_only_its_wrapper_may_use_sha256(self):
+        self.assertEqual(problems_of({"src/galley/kv/sha256.cc": "#include <openssl/evp.h>\n"}), [])
+        self.assert_one({"src/galley/kv/a.cc": "#include <openssl/evp.h>\n"}, "src/galley/kv/a.cc:1", "may not use")
+
     def test_environment_is_found_outside_apps(self):
         for place in ("src/galley/io/a.cc", "src/galley/kv/a.cc", "tests/a_test.cc", "bench/a_bench.cc"):
             with self.subTest(place):

@@ -83,5 +83,5 @@ help: ## Show this list
 
 # Ninja reruns CMake when a listed file changes; presets are the one input that it does not know.
 build/%/build.ninja: CMakePresets.json | packages
-	@cmake --preset $* --log-level=NOTICE
+	@cmake --preset $* >/dev/null
 	@touch $@

@@ -54,12 +54,12 @@ TEST(OptionTable, ForeignValuesMeanSomethingToTheirOption) {
 
 TEST(OptionTable, TakesDeepInfersVariables) {
   const Result<Values> values = Given("generate", {{"DEEPINFER_HF_MODEL_DIR", "m"},
-                                                 {"DEEPINFER_ENABLE_MTP_VARLEN", "0"},
-                                                 {"DEEPINFER_USE_NEXTN_DECODE", "0"},
-                                                 {"DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE", "compact"},
-                                                 {"DEEPINFER_YOCO_PREFILL_KEEP_TOKENS", "200"},
-                                                 {"DEEPINFER_BATCH_INVARIANT", "1"},
-                                                 {"DEEPINFER_ACCELERATOR", "nvidia"}});
+                                                   {"DEEPINFER_ENABLE_MTP_VARLEN", "0"},
+                                                   {"DEEPINFER_USE_NEXTN_DECODE", "0"},
+                                                   {"DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE", "compact"},
+                                                   {"DEEPINFER_YOCO_PREFILL_KEEP_TOKENS", "200"},
+                                                   {"DEEPINFER_BATCH_INVARIANT", "1"},
+                                                   {"DEEPINFER_ACCELERATOR", "nvidia"}});
   ASSERT_TRUE(values.has_value()) << values.error().ToString();
   EXPECT_TRUE(values->warnings().empty());
   EXPECT_EQ(values->String("model"), "m");

@@ -67,19 +67,19 @@ constexpr Spec kRows[] = {
      .unavailable = "it decodes one by one"},
 };
 
-struct Setup {
+struct Setting {
   std::vector<std::string> arguments = {};
   Environment environment = {};
   std::vector<FileEntry> file = {};
   std::string command = "run";
 };
 
-Result<Values> Given(const Setup& setup) {
+Result<Values> Given(const Setting& setup) {
   ASSIGN_OR_RETURN(const CommandLine line, ParseCommandLine(kRows, setup.command, setup.arguments));
   return Resolve(kRows, {setup.command, line, setup.environment, setup.file, "c.toml"});
 }
 
-std::string ErrorOf(const Setup& setup) {
+std::string ErrorOf(const Setting& setup) {
   const Result<Values> values = Given(setup);
   return values ? "no error" : values.error().ToString();
 }
@@ -102,7 +102,7 @@ TEST(Options, DefaultsComeFromTheTable) {
 
 TEST(Options, CommandLineBeatsEnvironmentBeatsFileBeatsDefault) {
   const FileEntry in_file{"sampling", "top-k", Value(std::int64_t{1}), 3};
-  Setup setup;
+  Setting setup;
   setup.file = {in_file};
   EXPECT_EQ(Given(setup)->Int("top-k"), 1);
   EXPECT_EQ(Given(setup)->source("top-k"), Source::kFile);
@@ -117,12 +117,13 @@ TEST(Options, CommandLineBeatsEnvironmentBeatsFileBeatsDefault) {
 TEST(Options, FlagSpellings) {
   const Result<Values> values =
       Given({.arguments = {"--top-p=0.5", "--thinking", "--no-color", "--stop", "a", "--stop=--b", "--best-of-top", "9",
-                         "--seed", "1", "--seed", "2", "--cache", "2KiB", "--cache=2GB"}});
+                           "--seed", "1", "--seed", "2", "--cache", "2KiB", "--cache=2GB"}});
   // --cache 2KiB is below its limit, but every flag is checked, so the command line as a whole is refused.
   ASSERT_FALSE(values.has_value());
   EXPECT_THAT(values.error().ToString(), HasSubstr("--cache: 2048 is too small"));
-  const Result<Values> good = Given({.arguments = {"--top-p=0.5", "--thinking", "--no-color", "--stop", "a", "--stop=--b",
-                                                 "--best-of-top", "9", "--seed", "1", "--seed", "2", "--cache=2GB"}});
+  const Result<Values> good =
+      Given({.arguments = {"--top-p=0.5", "--thinking", "--no-color", "--stop", "a", "--stop=--b", "--best-of-top", "9",
+                           "--seed", "1", "--seed", "2", "--cache=2GB"}});
   ASSERT_TRUE(good.has_value()) << good.error().ToString();
   EXPECT_EQ(good->Float("top-p"), 0.5);
   EXPECT_TRUE(good->Bool("thinking"));

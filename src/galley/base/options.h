@@ -164,7 +164,7 @@ class Values {
 // the flag, variable or file line. A Galley variable and a foreign one that say different things are an error.
 [[nodiscard]] Result<Values> Resolve(Table table, const Inputs& inputs);
 
-// Help on the command's options, one block a section, at most 100 columns wide.
+// Help on the command's options, or on all for "", one block a section, at most 100 columns wide.
 [[nodiscard]] std::string HelpText(Table table, std::string_view command);
 
 // The documentation page of all options, in Markdown.

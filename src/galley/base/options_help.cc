@@ -144,7 +144,7 @@ std::string HelpText(Table table, std::string_view command) {
   for (const std::string_view section : Sections(table, command)) {
     out += fmt::format("{}{}:\n", out.empty() ? "" : "\n", Capitalised(section));
     for (const Spec& spec : table) {
-      if (spec.section == section && spec.TakenBy(command)) AppendOption(out, spec);
+      if (spec.section == section && (command.empty() || spec.TakenBy(command))) AppendOption(out, spec);
     }
   }
   return out;

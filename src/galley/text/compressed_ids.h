@@ -29,8 +29,8 @@ struct CompressedIds {
                                                                  std::int64_t expected_distinct);
 
 // The key that decides which tokens share an id. `text` is valid UTF-8: NFKC, NFD, marks (general category M) removed,
-// lower case, runs of space, tab, CR and LF made one space, trimmed (a text that is exactly one space stays). Empty when
-// nothing is left.
+// lower case, runs of space, tab, CR and LF made one space, trimmed (a text that is exactly one space stays). Empty
+// when nothing is left.
 [[nodiscard]] std::string EngramFold(std::string_view text);
 
 }  // namespace galley::text

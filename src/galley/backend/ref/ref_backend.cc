@@ -4,22 +4,45 @@
 
 #include <fmt/core.h>
 
+#include <cstdint>
+#include <cstdlib>
 #include <cstring>
-#include <new>
+
+#include "galley/base/memory.h"
 
 namespace galley::backend {
+namespace {
+
+double ToMiB(std::uint64_t bytes) {
+  return static_cast<double>(bytes) / (1 << 20);
+}
+
+}  // namespace
 
 Result<Buffer> RefBackend::Allocate(std::size_t bytes, std::string_view purpose) {
   if (bytes == 0) return Buffer{};
-  // calloc leaves pages untouched until they are used, so a large plan costs nothing by itself.
-  auto* data = static_cast<std::byte*>(std::calloc(bytes, 1));
+  const std::uint64_t usable = UsableMemoryBytes();
+  // calloc leaves pages untouched until they are used, so a large plan costs nothing by itself; a plan that could never
+  // be used in full is refused here rather than killed later.
+  auto* data = allocated_ + bytes > usable ? nullptr : static_cast<std::byte*>(std::calloc(bytes, 1));
   if (data == nullptr) {
-    return Err(ErrorCode::kResourceExhausted,
-               fmt::format("cannot allocate {} bytes of host memory for {}; use a shorter context (--max-seq-len), a "
-                           "smaller chunk (--prefill-chunk) or a machine with more memory",
-                           bytes, purpose));
+    return Err(
+        ErrorCode::kResourceExhausted,
+        fmt::format("{} needs {:.1f} MiB on top of {:.1f} MiB already planned, but this process may use {:.1f} MiB; "
+                    "use a shorter context (--max-seq-len), a smaller chunk (--prefill-chunk) or a machine with "
+                    "more memory",
+                    purpose, ToMiB(bytes), ToMiB(allocated_), ToMiB(usable)));
   }
+  allocated_ += bytes;
   return Buffer(data, bytes, [](std::byte* p) { std::free(p); });
+}
+
+Result<const void*> RefBackend::Upload(const TensorView& weight) {
+  if (reinterpret_cast<std::uintptr_t>(weight.data) % Info(weight.dtype).bytes == 0) return weight.data;
+  // A file may place a tensor at any byte; reading it in place needs its natural alignment.
+  ASSIGN_OR_RETURN(Buffer copy, Allocate(weight.bytes(), "a weight that its file does not align"));
+  std::memcpy(copy.data(), weight.data, weight.bytes());
+  return aligned_copies_.emplace_back(std::move(copy)).data();
 }
 
 Status RefBackend::CopyToDevice(void* device, const void* host, std::size_t bytes) {

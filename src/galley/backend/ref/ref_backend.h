@@ -4,6 +4,9 @@
 // heads or outputs; no sum is ever split between them, so results do not depend on their number.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "galley/backend/backend.h"
 #include "galley/base/thread_pool.h"
 
@@ -16,7 +19,7 @@ class RefBackend final : public Backend {
 
   [[nodiscard]] std::string_view name() const override { return "ref"; }
   [[nodiscard]] Result<Buffer> Allocate(std::size_t bytes, std::string_view purpose) override;
-  [[nodiscard]] Result<const void*> Upload(const TensorView& weight) override { return weight.data; }
+  [[nodiscard]] Result<const void*> Upload(const TensorView& weight) override;
   [[nodiscard]] Status CopyToDevice(void* device, const void* host, std::size_t bytes) override;
   [[nodiscard]] Status CopyToHost(void* host, const void* device, std::size_t bytes) override;
   [[nodiscard]] Status Synchronize() override { return {}; }
@@ -41,6 +44,8 @@ class RefBackend final : public Backend {
 
  private:
   ThreadPool pool_;
+  std::uint64_t allocated_ = 0;  // bytes handed out in all; plans are made once, so what is freed is not counted
+  std::vector<Buffer> aligned_copies_;
 };
 
 }  // namespace galley::backend

@@ -17,20 +17,18 @@
 
 namespace galley::model {
 
-enum class LogitRows { kNone, kLast, kAll };
-
 // The rows of one sequence in a step: consecutive positions from `start` on.
 struct SequenceInput {
   SlotId slot;
   Position start = 0;
-  std::span<const TokenId> tokens;
-  std::span<const std::int32_t> blocks;      // block ids in order, enough for start + tokens.size() positions
-  std::span<const std::uint8_t> image_rows;  // one per token; empty: no images
+  std::span<const TokenId> tokens = {};
+  std::span<const std::int32_t> blocks;           // block ids in order, enough for start + tokens.size() positions
+  std::span<const std::uint8_t> image_rows = {};  // one per token; empty: no images
   Position history_from = 0;   // positions below are not written to history (replayed rows over shared blocks)
   Position encoder_floor = 0;  // window rows below do not exist in encoder layers
   // Rows from here on run the decoder layers; window rows below do not exist there. 0: every row.
   Position decoder_floor = 0;
-  LogitRows logits = LogitRows::kLast;  // kAll needs every row at or above decoder_floor
+  int logit_rows = 1;  // logits of the last n rows, all of them at or above decoder_floor
 };
 
 // Intermediate tensors as they are made, for the goldens; `data` is a device address, [rows] x row_shape.

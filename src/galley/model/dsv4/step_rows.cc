@@ -71,12 +71,10 @@ std::vector<std::int32_t> LogitRowList(std::span<const SequenceInput> sequences,
   std::vector<std::int32_t> rows;
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     const backend::SequenceEntry& entry = tail.table[s];
-    if (sequences[s].logits == LogitRows::kNone) continue;
-    const bool all = sequences[s].logits == LogitRows::kAll;
-    CHECK(entry.rows > 0) << "logits asked for rows below the decoder floor";
-    CHECK(!all || entry.rows == static_cast<std::int32_t>(sequences[s].tokens.size()))
-        << "logits of all rows asked for, but only " << entry.rows << " run the decoder";
-    for (std::int32_t i = all ? 0 : entry.rows - 1; i < entry.rows; ++i) rows.push_back(entry.first_row + i);
+    const std::int32_t wanted = sequences[s].logit_rows;
+    CHECK(wanted >= 0 && wanted <= entry.rows)
+        << wanted << " logit rows asked for, " << entry.rows << " run the decoder";
+    for (std::int32_t i = entry.rows - wanted; i < entry.rows; ++i) rows.push_back(entry.first_row + i);
   }
   return rows;
 }

@@ -40,7 +40,8 @@ class FakeGenerator : public engine::Generator {
         return result;
       }
       if (result.tokens.size() == static_cast<std::size_t>(request.max_tokens)) return result;
-      engine::GeneratedToken token{.id = id};
+      engine::GeneratedToken token;
+      token.id = id;
       if (request.sampling.top_logprobs >= 0) {
         token.logprob = -0.5F;
         token.alternatives.assign(static_cast<std::size_t>(request.sampling.top_logprobs),
@@ -117,7 +118,7 @@ std::string FakeModel::PromptText(std::size_t i) const {
   return *NanoTokenizer().Decode(requests.at(i).prompt_ids);
 }
 
-RunOutcome RunApp(FakeModel& model, const RunOptions& run) {
+RunOutcome RunApp(FakeModel& model, const Invocation& run) {
   std::signal(SIGPIPE, SIG_IGN);  // as main does
   const int in = MemoryFile(run.input), err = MemoryFile("");
   int out = -1;

@@ -36,7 +36,7 @@ struct FakeModel {
   [[nodiscard]] std::string PromptText(std::size_t i) const;
 };
 
-struct RunOptions {
+struct Invocation {
   std::vector<std::string> arguments;
   std::string input = {};
   options::Environment environment = {};
@@ -49,7 +49,7 @@ struct RunOutcome {
   std::string err;
 };
 
-[[nodiscard]] RunOutcome RunApp(FakeModel& model, const RunOptions& run);
+[[nodiscard]] RunOutcome RunApp(FakeModel& model, const Invocation& run);
 
 // A file of a test that is removed with it.
 class TemporaryFile {

@@ -28,8 +28,9 @@ constexpr Command kCommands[] = {
      "  galley generate --json --logprobs 5 --seed 1 < prompt.txt\n",
      RunGenerate},
     {"chat", "talk with the model in the terminal", "",
-     "Each line is a message. Lines that start with a slash are commands; /help lists them. Ctrl-C stops an answer, "
-     "Ctrl-D ends.\n",
+     "Each line is a message. Lines that start with a slash are commands; /help lists them.\nCtrl-C stops an answer, "
+     "Ctrl-D "
+     "ends.\n",
      RunChat},
     {"tokenize", "turn text into token ids, or ids into text", "[TEXT…]",
      "The text is the arguments, the file of --prompt-file, or standard input, byte for byte.\n"
@@ -43,11 +44,6 @@ constexpr Command kCommands[] = {
      "the\n"
      "small model that comes with Galley.\n",
      RunInspect},
-    {"dump", "write a model's intermediate tensors, or compare them", "",
-     "Runs the token ids of --ids through the model and writes the tensors of --out, or compares them with --compare.\n"
-     "\n"
-     "  galley dump --ids ids.json --out tensors.safetensors\n",
-     RunDump},
     {"options", "list all options", "", "", RunOptions},
     {"version", "print the version", "", "", RunVersion},
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "program.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,10 +44,13 @@ TEST(Program, EveryCommandHasAPageOfItsOptions) {
     const RunOutcome page = Start({std::string(command.name), "--help"});
     EXPECT_EQ(page.exit_code, 0) << command.name;
     EXPECT_EQ(Start({"help", std::string(command.name)}).out, page.out);
+    const auto lists = [&](std::string_view flag) {
+      return page.out.find(fmt::format("\n  --{} ", flag)) != std::string::npos ||
+             page.out.find(fmt::format("\n  --{}\n", flag)) != std::string::npos;
+    };
     for (const options::Spec& spec : options::AllOptions()) {
-      const bool listed = page.out.find("\n  --" + std::string(spec.name)) != std::string::npos ||
-                          page.out.find("\n  --no-" + std::string(spec.name)) != std::string::npos;
-      EXPECT_EQ(listed, spec.TakenBy(command.name)) << command.name << " --" << spec.name;
+      EXPECT_EQ(lists(spec.name) || lists("no-" + std::string(spec.name)), spec.TakenBy(command.name))
+          << command.name << " --" << spec.name;
     }
     std::istringstream lines(page.out);
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 120u) << line;
@@ -95,7 +99,7 @@ TEST(Program, TakesAConfigurationFile) {
   for (const bool variable : {false, true}) {
     FakeModel model;
     model.Say("Yes.");
-    RunOptions run{.arguments = {"generate", "Hi"}};
+    Invocation run{.arguments = {"generate", "Hi"}};
     if (variable) run.environment = {{"GALLEY_CONFIG", config.path()}};
     if (!variable) run.arguments.insert(run.arguments.end(), {"--config", config.path()});
     const RunOutcome outcome = RunApp(model, run);

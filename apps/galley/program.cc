@@ -44,6 +44,14 @@ constexpr Command kCommands[] = {
      "the\n"
      "small model that comes with Galley.\n",
      RunInspect},
+    {"dump", "write a model's intermediate tensors, or compare them", "",
+     "Runs a prompt through the model and writes its intermediate tensors (--out), or prints how far they are from "
+     "those "
+     "of\nanother implementation (--compare), one line a tensor.\n"
+     "\n"
+     "  galley dump --ids ids.json --out tensors.safetensors\n"
+     "  galley dump --model DIR --compare golden.safetensors\n",
+     RunDump},
     {"options", "list all options", "", "", RunOptions},
     {"version", "print the version", "", "", RunVersion},
 };

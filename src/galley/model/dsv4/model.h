@@ -50,6 +50,7 @@ struct ModelOptions {
   int rows_max = 256;  // rows of the largest step
   int sequences_max = 1;
   int logit_rows_max = 1;
+  int window_places = 0;     // AttentionArgs::window_places; 0: the window size, as an engine needs it
   Position seq_len_max = 0;  // positions of the longest sequence
 };
 

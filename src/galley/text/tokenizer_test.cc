@@ -177,7 +177,7 @@ TEST(Encoder, TinyCachesGiveTheSameIds) {
     Encoder encoder(t, {.cache_slots = slots});
     EXPECT_EQ(*encoder.Encode(text), expected) << slots;
     EXPECT_EQ(*encoder.Encode(text), expected) << slots;
-    if (slots >= 16) EXPECT_GT(encoder.work().cache_hits, 0) << slots;
+    EXPECT_TRUE(slots < 16 || encoder.work().cache_hits > 0) << slots;
   }
 }
 

@@ -197,6 +197,10 @@ struct AttentionArgs {
   Ring ring;
   bool decoder_floor = false;  // which floor of the sequence table applies
   int window_size = 0;
+  // Places that the window takes in the list of keys, which decides where blocks of 64 begin: min(window_size,
+  // max(window_places, p + 1)). An engine passes window_size, so that a row does not depend on its prompt's length; the
+  // official prefill of a prompt shorter than the window has as many places as the prompt has rows.
+  int window_places = 0;
   int heads = 0;
   int head_dim = 0;
   const float* sink = nullptr;  // [heads]

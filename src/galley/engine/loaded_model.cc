@@ -76,6 +76,7 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
                                                        {.rows_max = options.rows_max,
                                                         .sequences_max = 1,
                                                         .logit_rows_max = options.logit_rows_max,
+                                                        .window_places = options.window_places,
                                                         .seq_len_max = loaded.max_seq_len_}));
   const auto blocks = static_cast<int>(CeilDiv<std::int64_t>(loaded.max_seq_len_, backend::kBlockTokens));
   ASSIGN_OR_RETURN(model::StateStorage state, model::StateStorage::Create(*loaded.backend_, config, blocks, 1));

@@ -186,11 +186,10 @@ Result<SafetensorsHeader> ParseSafetensors(std::span<const std::byte> file, std:
   Result<Json> json = ParseJson(text, where, kHeaderLimits);
   if (!json) {
     Error error = json.error();
-    error.message = "the safetensors header is " + error.message;
+    error.message = "safetensors header: " + error.message;
     return Err(std::move(error));
   }
-  if (json->object() == nullptr)
-    return Corrupt("the safetensors header is not a JSON object but " + json->Show(), where);
+  if (json->object() == nullptr) return Corrupt("safetensors header: not a JSON object but " + json->Show(), where);
   SafetensorsHeader header;
   const std::uint64_t data_begin = kPrefix + text.size();
   header.tensors.reserve(json->object()->size());

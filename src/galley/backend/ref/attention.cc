@@ -15,8 +15,8 @@ namespace {
 
 constexpr int kListBlock = 64;  // list entries that the official kernel handles between two updates of the maximum
 
-// The rows that one query attends to, in order: a window of exactly `window_size` places, oldest position first and
-// unused places last, then the selected entries. Unused places hold no row but keep their place, so that blocks of 64
+// The rows that one query attends to, in order: the places of the window, oldest position first and unused
+// places last, then the selected entries. Unused places hold no row but keep their place, so that blocks of 64
 // fall on the same borders for every row.
 struct KeyRows {
   std::vector<float> values;  // [places][head_dim]
@@ -34,7 +34,9 @@ KeyRows GatherKeys(const AttentionArgs& args, int t) {
   const Position floor = args.decoder_floor ? sequence.decoder_floor : sequence.encoder_floor;
   const Position oldest = std::max<Position>(floor, p - args.window_size + 1);
 
-  const auto places = static_cast<std::size_t>(args.window_size + (args.list != nullptr ? args.topk : 0));
+  const auto window_places =
+      static_cast<int>(std::min<Position>(args.window_size, std::max<Position>(args.window_places, p + 1)));
+  const auto places = static_cast<std::size_t>(window_places + (args.list != nullptr ? args.topk : 0));
   KeyRows keys{std::vector<float>(places * head_dim), std::vector<bool>(places)};
   for (Position position = oldest; position <= p; ++position) {
     const auto place = static_cast<std::size_t>(position - oldest);
@@ -49,7 +51,7 @@ KeyRows GatherKeys(const AttentionArgs& args, int t) {
   if (args.list == nullptr) return keys;
   const std::int32_t* list = args.list + static_cast<std::int64_t>(t) * args.topk;
   for (int i = 0; i < args.topk && list[i] >= 0; ++i) {
-    const auto place = static_cast<std::size_t>(args.window_size + i);
+    const auto place = static_cast<std::size_t>(window_places + i);
     const HistoryEntry entry = EntryAt(args.slab, args.step.blocks + sequence.block_offset, list[i]);
     DequantizeFp4Kv(entry.latent, entry.latent_scales, std::span(keys.values).subspan(place * head_dim, head_dim));
     keys.used[place] = true;

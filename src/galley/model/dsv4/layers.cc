@@ -58,6 +58,7 @@ void ForwardStep::Attend(int layer) {
        .ring = ring,
        .decoder_floor = layer >= c.decoder_start(),
        .window_size = c.window_size,
+       .window_places = m_.options.window_places > 0 ? m_.options.window_places : c.window_size,
        .heads = c.n_heads,
        .head_dim = c.head_dim,
        .sink = m_.weights.layers[static_cast<std::size_t>(layer)].attention.sink,

@@ -7,7 +7,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := build
 
 PROMPT ?= Once upon a time, in a small house by the sea,
-RUN_ARGS ?= --max-tokens 160 --temperature 0.8 --seed 7
+RUN_ARGS ?= --raw --max-tokens 160 --temperature 0.8 --seed 7
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 20
 BENCH_ARGS ?=

@@ -29,3 +29,12 @@ function(galley_test)
     DISCOVERY_MODE PRE_TEST
     PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
 endfunction()
+
+# galley_fuzz(NAME json_fuzz SOURCES json_fuzz.cc LINK galley::x)
+# A libFuzzer target, built by the fuzz preset alone. `make fuzz` runs every program named *_fuzz; seeds, if there are
+# any, lie in fuzz/corpus/<name>.
+function(galley_fuzz)
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;LINK" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LINK} galley_compile_options -fsanitize=fuzzer)
+endfunction()

@@ -128,7 +128,8 @@ void ShowValue(const Json& json, std::size_t max_bytes, std::string& out) {
   } else if (const auto* integer = json.integer()) {
     out += fmt::format("{}", *integer);
   } else if (const auto* floating = json.floating()) {
-    out += fmt::format("{}", *floating);
+    const std::string text = fmt::format("{}", *floating);
+    out += text.find_first_of(".en") == text.npos ? text + ".0" : text;  // 4.0 is not the integer 4
   } else if (const auto* boolean = json.boolean()) {
     out += *boolean ? "true" : "false";
   } else {

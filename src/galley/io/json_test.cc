@@ -12,9 +12,9 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(Json, KeepsKindsAndTheOrderOfMembers) {
-  const Result<Json> json = ParseJson(R"({"z": 1, "a": [true, null, 2.5, "é"], "m": {"k": -3}})", "test");
+  const Result<Json> json = ParseJson(R"({"z": 1, "a": [true, null, 2.5, 4.0, "é"], "m": {"k": -3}})", "test");
   ASSERT_TRUE(json) << json.error().ToString();
-  EXPECT_EQ(json->Show(), R"({"z": 1, "a": [true, null, 2.5, "é"], "m": {"k": -3}})");
+  EXPECT_EQ(json->Show(), R"({"z": 1, "a": [true, null, 2.5, 4.0, "é"], "m": {"k": -3}})");
   EXPECT_EQ(*json->Find("m")->Find("k")->integer(), -3);
   EXPECT_EQ(json->Find("k"), nullptr);
   EXPECT_EQ(json->Find("z")->floating(), nullptr);  // an integer is not a double

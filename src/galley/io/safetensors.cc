@@ -189,8 +189,7 @@ Result<SafetensorsHeader> ParseSafetensors(std::span<const std::byte> file, std:
     error.message = "safetensors header: " + error.message;
     return Err(std::move(error));
   }
-  if (json->object() == nullptr)
-    return Corrupt("safetensors header: not a JSON object but " + json->Show(), where);
+  if (json->object() == nullptr) return Corrupt("safetensors header: not a JSON object but " + json->Show(), where);
   SafetensorsHeader header;
   const std::uint64_t data_begin = kPrefix + text.size();
   header.tensors.reserve(json->object()->size());

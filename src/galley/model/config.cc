@@ -42,11 +42,12 @@ tl::unexpected<Error> Unsupported(std::string found, std::string_view where) {
   return Err(ErrorCode::kUnsupported, fmt::format("{}. {}.", found, kSupported), std::string(where));
 }
 
-bool HasRatioAbove2(const Json& root) {
+bool HasV4Ratio(const Json& root) {
   const Json* ratios = root.Find("compress_ratios");
   if (ratios == nullptr || ratios->array() == nullptr) return false;
-  return std::any_of(ratios->array()->begin(), ratios->array()->end(),
-                     [](const Json& r) { return r.integer() != nullptr && *r.integer() > 2; });
+  return std::any_of(ratios->array()->begin(), ratios->array()->end(), [](const Json& r) {
+    return r.integer() != nullptr && (*r.integer() == 4 || *r.integer() == 128);
+  });
 }
 
 // Refuses what is recognisably another architecture; what is merely incomplete is left to the field checks.
@@ -65,9 +66,9 @@ Status CheckArchitecture(const Json& root, std::string_view where) {
   if (root.Find("kv_lora_rank") != nullptr) {
     return Unsupported("the field kv_lora_rank belongs to DeepSeek V2 or V3, which are not supported", where);
   }
-  if (root.Find("n_hash_layers") != nullptr || root.Find("num_hash_layers") != nullptr || HasRatioAbove2(root)) {
+  if (root.Find("n_hash_layers") != nullptr || root.Find("num_hash_layers") != nullptr || HasV4Ratio(root)) {
     return Unsupported(
-        "hash layers or compress_ratios above 2 belong to DeepSeek V4, which is not supported by this "
+        "hash layers or compress_ratios of 4 or 128 belong to DeepSeek V4, which is not supported by this "
         "version yet",
         where);
   }

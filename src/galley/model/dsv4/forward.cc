@@ -29,7 +29,7 @@ Status ForwardStep::Place(RowSet& set, const StepRows& rows) {
   return {};
 }
 
-Result<const float*> ForwardStep::Run(std::span<const SequenceInput> sequences) {
+Result<const float*> ForwardStep::Run(std::span<const SequenceInput> sequences, const LayerRange* range) {
   all_ = AllRows(sequences);
   tail_ = TailRows(sequences, all_);
   CHECK(all_.rows() >= 1 && all_.rows() <= m_.options.rows_max)
@@ -46,15 +46,18 @@ Result<const float*> ForwardStep::Run(std::span<const SequenceInput> sequences) 
   RETURN_IF_ERROR(Place(w_.sets[0], all_));
   RETURN_IF_ERROR(Place(w_.sets[1], tail_));
 
-  EmbedRows();
-  for (int layer = 0; layer < m_.config.n_layers; ++layer) {
+  RETURN_IF_ERROR(StartStream(range));
+  const int end = range == nullptr ? m_.config.n_layers : range->end;
+  for (int layer = range == nullptr ? 0 : range->first; layer < end; ++layer) {
     if (layer == m_.config.decoder_start() && tail_.rows() != all_.rows()) {
       SwitchToTail(layer);
       if (tail_.rows() == 0) break;
     }
     RunLayer(layer);
   }
-  const float* logits = tail_.rows() == 0 ? nullptr : Logits(logit_rows);
+  const bool head = tail_.rows() > 0 && end == m_.config.n_layers;
+  if (!head) ExpandPending();
+  const float* logits = head ? Logits(logit_rows) : nullptr;
   RETURN_IF_ERROR(m_.backend->Synchronize());
   return logits;
 }
@@ -65,8 +68,15 @@ void ForwardStep::Observe(std::string_view name, int layer, const void* data, DT
                      view());
 }
 
-void ForwardStep::EmbedRows() {
+Status ForwardStep::StartStream(const LayerRange* range) {
   const Config& c = m_.config;
+  if (range != nullptr) {
+    const auto rows = static_cast<std::size_t>(view().rows), copies = static_cast<std::size_t>(c.hc_mult);
+    CHECK(range->h.size() == rows * copies * static_cast<std::size_t>(c.dim) && range->pre.size() == rows * copies)
+        << range->h.size() << " and " << range->pre.size() << " values for " << rows << " rows";
+    RETURN_IF_ERROR(m_.backend->CopyToDevice(set().h.data(), range->h.data(), range->h.size_bytes()));
+    return m_.backend->CopyToDevice(set().pre_in(), range->pre.data(), range->pre.size_bytes());
+  }
   m_.backend->Embed({.step = view(),
                      .table = m_.weights.embed,
                      .dim = c.dim,
@@ -75,7 +85,7 @@ void ForwardStep::EmbedRows() {
                      .pre = set().pre_in()});
   // Every copy holds the embedding; the observer sees all of them.
   Observe("embed", -1, set().h.data(), DType::kBF16, {c.hc_mult, c.dim});
-  if (c.engram.layer_ids.empty()) return;
+  if (c.engram.layer_ids.empty()) return {};
   m_.backend->EngramRows({.step = view(),
                           .compressed_ids = m_.device_compressed_ids.as<std::int32_t>(),
                           .pad = m_.engram_pad,
@@ -85,6 +95,7 @@ void ForwardStep::EmbedRows() {
                           .layers = static_cast<int>(m_.hashes.size()),
                           .hashes = m_.hashes.data(),
                           .rows = w_.engram_rows.as<std::int32_t>()});
+  return {};
 }
 
 void ForwardStep::RunLayer(int layer) {

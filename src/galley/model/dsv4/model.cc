@@ -97,8 +97,9 @@ Status Model::ResetSlot(StateStorage& state, SlotId slot, Position start, std::s
   return {};
 }
 
-Result<const float*> Model::Forward(std::span<const SequenceInput> sequences, StateStorage& state, Observer* observer) {
-  return ForwardStep(*impl_, state, observer).Run(sequences);
+Result<const float*> Model::Forward(std::span<const SequenceInput> sequences, StateStorage& state, Observer* observer,
+                                    const LayerRange* range) {
+  return ForwardStep(*impl_, state, observer).Run(sequences, range);
 }
 
 }  // namespace galley::model

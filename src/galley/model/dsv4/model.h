@@ -46,6 +46,15 @@ class Observer {
   virtual void Observe(const Observation& observation, const backend::StepView& rows) = 0;
 };
 
+// A run over part of the layers: the residual stream after layer `first - 1` is given, in host memory, instead of being
+// computed. What a pipeline stage receives, and how a single layer is tested from exact input.
+struct LayerRange {
+  int first = 0;
+  int end = 0;                  // one past the last layer to run; the head runs only when it is n_layers
+  std::span<const BFloat16> h;  // [rows][hc_mult][dim]
+  std::span<const float> pre;   // [rows][hc_mult]
+};
+
 struct ModelOptions {
   int rows_max = 256;  // rows of the largest step
   int sequences_max = 1;
@@ -70,10 +79,10 @@ class Model {
   // last, as many as Engram looks back (fewer at the beginning of the sequence; image tokens as -1).
   [[nodiscard]] Status ResetSlot(StateStorage& state, SlotId slot, Position start, std::span<const TokenId> previous);
 
-  // Runs one step. Returns the device address of fp32 logits [n][vocab_size], rows in the order of the sequences, valid
-  // until the next call. Errors: kDevice.
+  // Runs one step, or with `range` the part of it that the range names. Returns the device address of fp32 logits
+  // [n][vocab_size], rows in the order of the sequences, valid until the next call. Errors: kDevice.
   [[nodiscard]] Result<const float*> Forward(std::span<const SequenceInput> sequences, StateStorage& state,
-                                             Observer* observer = nullptr);
+                                             Observer* observer = nullptr, const LayerRange* range = nullptr);
 
   struct Impl;  // model_impl.h
 

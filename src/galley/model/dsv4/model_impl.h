@@ -42,12 +42,13 @@ class ForwardStep {
   ForwardStep(Model::Impl& model, StateStorage& state, Observer* observer)
       : m_(model), w_(model.workspace), state_(state), observer_(observer) {}
 
-  [[nodiscard]] Result<const float*> Run(std::span<const SequenceInput> sequences);
+  [[nodiscard]] Result<const float*> Run(std::span<const SequenceInput> sequences, const LayerRange* range);
 
  private:
   // Copies the host arrays of one row set to the device and points its view at them.
   [[nodiscard]] Status Place(RowSet& set, const StepRows& rows);
-  void EmbedRows();
+  // The residual stream that the first layer of this run reads.
+  [[nodiscard]] Status StartStream(const LayerRange* range);
   void RunLayer(int layer);
   void EngramLayer(int layer);
   void CaptureMainHidden(int layer);

@@ -320,7 +320,7 @@ class Configuration(unittest.TestCase):
 
 class Pipes(unittest.TestCase):
     def test_a_reader_that_stops_early(self):
-        process = subprocess.Popen([BINARY, "generate", "--raw", "--max-tokens", "5000", "Once upon a time"],
+        process = subprocess.Popen([BINARY, "generate", "--raw", "--temperature", "0", "--max-tokens", "5000", "Once upon a time"],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
         self.assertTrue(process.stdout.read(5))
         process.stdout.close()
@@ -329,7 +329,7 @@ class Pipes(unittest.TestCase):
         process.stderr.close()
 
     def test_text_streams(self):
-        process = subprocess.Popen([BINARY, "generate", "--raw", "--max-tokens", "5000", "Once upon a time"],
+        process = subprocess.Popen([BINARY, "generate", "--raw", "--temperature", "0", "--max-tokens", "5000", "Once upon a time"],
                                    stdout=subprocess.PIPE, env=environment())
         self.assertTrue(os.read(process.stdout.fileno(), 1))  # long before the end
         self.assertIsNone(process.poll())
@@ -340,7 +340,7 @@ class Pipes(unittest.TestCase):
 
 class Interrupts(unittest.TestCase):
     def start(self, *arguments, prompt="Once upon a time"):
-        process = subprocess.Popen([BINARY, "generate", "--raw", "--max-tokens", "8000", *arguments], stdin=subprocess.PIPE,
+        process = subprocess.Popen([BINARY, "generate", "--raw", "--temperature", "0", "--max-tokens", "8000", *arguments], stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
         process.stdin.write(prompt.encode())
         process.stdin.close()
@@ -448,7 +448,8 @@ class Chat(unittest.TestCase):
     def test_keyboard(self):
         pid, terminal = pty.fork()
         if pid == 0:
-            os.execve(BINARY, [BINARY, "chat", "--max-tokens", "8000"], environment())
+            # The probe has random weights: it babbles on for ever where a trained model would come to an end.
+            os.execve(BINARY, [BINARY, "chat", "--model", str(PROBE), "--temperature", "0", "--max-tokens", "8000"], environment())
         try:
             read_until(terminal, b"> ")
             os.write(terminal, b"Tell me a very long story.\n")

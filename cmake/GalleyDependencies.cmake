@@ -17,4 +17,5 @@ if(GALLEY_TESTS)
 endif()
 if(GALLEY_BENCH)
   find_package(benchmark REQUIRED)
+  find_package(CLI11 REQUIRED)  # command lines of the benchmark programs
 endif()

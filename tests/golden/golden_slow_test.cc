@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -92,8 +93,10 @@ double NegativeLogLikelihood(engine::LoadedModel& loaded, const std::vector<Toke
   return sum / static_cast<double>(rows);
 }
 
-// The first rows of the held-out text against the stored figures: perplexity within 0.3 %, so 0.003 in its logarithm.
+// Held-out text against the stored figures: perplexity within 0.3 %, so 0.003 in its logarithm, over a fifth of the
+// rows.
 TEST(GoldenSlow, HeldOutText) {
+  constexpr std::size_t kRows = 4;
   const auto text = engine::ReadTensors(kGolden / "nano/heldout_text.safetensors");
   ASSERT_TRUE(text);
   const std::vector<double> values = engine::Values(text->at("ids"));
@@ -101,10 +104,14 @@ TEST(GoldenSlow, HeldOutText) {
   const auto figures = nlohmann::json::parse(file).at("heldout_text").at("row_nll").get<std::vector<double>>();
   auto loaded = engine::LoadedModel::Load({.model_dir = kNano, .rows_max = 1024, .logit_rows_max = 1024});
   ASSERT_TRUE(loaded) << loaded.error().ToString();
-  for (std::size_t row = 0; row < 2; ++row) {
+  double ours = 0, stored = 0;
+  for (std::size_t row = 0; row < kRows; ++row) {
     const auto begin = values.begin() + static_cast<std::ptrdiff_t>(row * 1024);
-    EXPECT_NEAR(NegativeLogLikelihood(*loaded, {begin, begin + 1025}), figures[row], 0.003) << "row " << row;
+    ours += NegativeLogLikelihood(*loaded, {begin, begin + 1025}) / kRows;
+    stored += figures[row] / kRows;
   }
+  std::printf("mean negative log likelihood %.5f, stored %.5f\n", ours, stored);
+  EXPECT_NEAR(ours, stored, 0.003);
 }
 
 }  // namespace

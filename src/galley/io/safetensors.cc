@@ -6,9 +6,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <limits>
 #include <set>
+#include <tuple>
 
 #include "galley/io/file.h"
 #include "galley/io/json.h"

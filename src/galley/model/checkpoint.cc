@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "galley/model/checkpoint.h"
 
-#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "galley/io/text.h"
 #include "galley/model/config_file.h"

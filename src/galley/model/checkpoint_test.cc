@@ -6,7 +6,10 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <span>
 
 #include "galley/io/test_files.h"
 #include "galley/model/model_dir.h"

@@ -5,8 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <iterator>
 #include <optional>
+#include <type_traits>
 
 #include "galley/base/check.h"
 #include "galley/io/json.h"

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <array>
-#include <type_traits>
+#include <iterator>
 
 #include "galley/base/check.h"
 

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
+#include <span>
 
 #include "galley/io/test_files.h"
 #include "galley/model/config_file.h"

@@ -2,6 +2,7 @@
 #include "galley/model/inspect.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 
 #include "galley/model/model_dir.h"

@@ -3,9 +3,11 @@
 // Checkpoint::Open it does not stop at the first problem, so inspect can describe a damaged model. Internal to `model`.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
-#include <optional>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 

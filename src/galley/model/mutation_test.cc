@@ -3,7 +3,6 @@
 // with an error that says something or gives views that lie inside the files.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <random>

@@ -25,7 +25,8 @@ class Sequence {
   // Runs the next rows, at most the model's rows_max of them, and returns the logits of the last `logit_rows`, copied
   // to the host: [logit_rows][vocab_size]. Rows below the decoder floor have none.
   [[nodiscard]] Result<std::vector<float>> Append(std::span<const TokenId> tokens, int logit_rows,
-                                                  model::Observer* observer = nullptr);
+                                                  model::Observer* observer = nullptr,
+                                                  const model::LayerRange* range = nullptr);
 
  private:
   LoadedModel& loaded_;

@@ -85,6 +85,10 @@ Result<SafetensorsEntry> ParseEntry(const std::string& name, const Json& json, s
   entry.dtype = *dtype->string();
   std::optional<std::vector<std::int64_t>> shape = Integers(json.Find("shape"));
   if (!shape) return corrupt(ShowMember(json, "shape") + ", not an array of integers from 0 to 2^63 - 1");
+  constexpr std::size_t kDimensionsMax = 64;
+  if (shape->size() > kDimensionsMax) {
+    return corrupt(fmt::format("a shape of {} dimensions; the limit is {}", shape->size(), kDimensionsMax));
+  }
   entry.shape = std::move(*shape);
   const std::optional<std::uint64_t> bytes = TensorBytes(entry.shape, *bits);
   if (!bytes) return corrupt(fmt::format("{} of {} has no representable size", ShowMember(json, "shape"), entry.dtype));

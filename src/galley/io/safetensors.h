@@ -27,7 +27,7 @@ inline constexpr std::size_t kSafetensorsHeaderMax = 100'000'000;
 struct SafetensorsEntry {
   std::string name;
   std::string dtype;                // the format's spelling, one that SafetensorsBits knows
-  std::vector<std::int64_t> shape;  // dimensions >= 0; empty for a scalar; the product fits std::int64_t
+  std::vector<std::int64_t> shape;  // up to 64 dimensions >= 0; none for a scalar; the product fits std::int64_t
   std::uint64_t offset = 0;         // of the first byte, from the start of the file
   std::uint64_t bytes = 0;
 };

@@ -108,6 +108,11 @@ TEST(Safetensors, RefusesHostileHeaders) {
     EXPECT_THAT(parsed.error().message, HasSubstr(std::string(c.message))) << c.header;
     EXPECT_EQ(parsed.error().where, "file");
   }
+  std::string dimensions = "1";
+  for (int i = 1; i < 65; ++i) dimensions += ",1";
+  const std::string header = R"({"a":{"dtype":"U8","shape":[)" + dimensions + R"(],"data_offsets":[0,1]}})";
+  EXPECT_THAT(Parse(SafetensorsBytes(header, 1)).error().message,
+              HasSubstr("a shape of 65 dimensions; the limit is 64"));
 }
 
 TEST(Safetensors, RefusesLyingLengthsAndCutFiles) {

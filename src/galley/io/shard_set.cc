@@ -18,6 +18,7 @@ namespace {
 // V4.1-Flash, 96,085 tensors, has an index of about 9 MB.
 constexpr JsonLimits kIndexLimits = {.max_bytes = 100'000'000, .max_depth = 8, .max_values = 4'000'000};
 constexpr std::size_t kNamesShown = 20;
+constexpr std::size_t kShardsMax = 10'000;  // every shard is one mapping, of which a process may have some 65,000
 constexpr std::string_view kSuffix = ".safetensors";
 
 // The index of a hostile repository must not reach files outside its directory.
@@ -28,11 +29,6 @@ bool IsPlainShardName(std::string_view name) {
 
 // What the index expects of each shard, in the order of shard names.
 using Plan = std::map<std::string, std::vector<std::string>>;
-
-void AddUnreadable(ShardSet& set, std::vector<std::string> names) {
-  set.unreadable.insert(set.unreadable.end(), std::make_move_iterator(names.begin()),
-                        std::make_move_iterator(names.end()));
-}
 
 Result<std::pair<MappedFile, SafetensorsHeader>> OpenShard(const std::filesystem::path& path) {
   ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
@@ -73,8 +69,39 @@ void TakeTensors(ShardSet& set, SafetensorsHeader header, const std::string& sha
   report(unlisted, "of this shard not listed in the index");
   report(elsewhere, "of this shard listed in the index as part of another shard");
   report(absent, "listed in the index as part of this shard not in it");
-  AddUnreadable(set, std::move(absent));
+  set.unreadable.insert(set.unreadable.end(), absent.begin(), absent.end());
 }
+
+// Reports up to kNamesShown shards that cannot be read, each with its reason, and counts the rest.
+class UnreadableShards {
+ public:
+  UnreadableShards(ShardSet& set, std::size_t all_tensors) : set_(set), all_tensors_(all_tensors) {}
+
+  void Add(Error error, std::vector<std::string> names) {
+    if (++shards_ <= kNamesShown) {
+      error.message += fmt::format("; the index says that it holds {} of {} tensors", names.size(), all_tensors_);
+      set_.problems.push_back(std::move(error));
+    } else {
+      uncounted_tensors_ += names.size();
+    }
+    set_.unreadable.insert(set_.unreadable.end(), std::make_move_iterator(names.begin()),
+                           std::make_move_iterator(names.end()));
+  }
+  void Finish(const std::filesystem::path& dir) {
+    if (shards_ <= kNamesShown) return;
+    set_.problems.push_back(
+        {ErrorCode::kNotFound,
+         fmt::format("{} more shards cannot be read; the index says that they hold {} of {} tensors",
+                     shards_ - kNamesShown, uncounted_tensors_, all_tensors_),
+         Printable(dir.native(), 1000)});
+  }
+
+ private:
+  ShardSet& set_;
+  const std::size_t all_tensors_;
+  std::size_t shards_ = 0;
+  std::size_t uncounted_tensors_ = 0;
+};
 
 void OpenPlanned(ShardSet& set, const std::filesystem::path& dir, const WeightMap& map) {
   Plan plan;
@@ -84,20 +111,31 @@ void OpenPlanned(ShardSet& set, const std::filesystem::path& dir, const WeightMa
     plan[shard].push_back(name);
     index.emplace(name, shard);
   }
+  if (plan.size() > kShardsMax) {
+    set.problems.push_back({ErrorCode::kResourceExhausted,
+                            fmt::format("the index names {} shards; the limit is {}", plan.size(), kShardsMax),
+                            Printable((dir / kIndexFile).native(), 1000)});
+    return;
+  }
+  UnreadableShards unreadable(set, map.size());
   for (auto& [shard, names] : plan) {
     const std::filesystem::path path = dir / shard;
     auto opened = OpenShard(path);
     if (!opened) {
-      Error error = opened.error();
-      error.message += fmt::format("; the index says that it holds {} of {} tensors", names.size(), map.size());
-      set.problems.push_back(std::move(error));
-      AddUnreadable(set, std::move(names));
+      unreadable.Add(std::move(opened).error(), std::move(names));
       continue;
     }
     set.total_bytes += opened->first.size();
     TakeTensors(set, std::move(opened->second), shard, index, names, Printable(path.native(), 1000));
     set.files.push_back({shard, std::move(opened->first)});
   }
+  unreadable.Finish(dir);
+}
+
+// A dangling link or a name behind a closed door is there, and opening it tells what is wrong.
+bool IsAbsent(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::symlink_status(path, ignored).type() == std::filesystem::file_type::not_found;
 }
 
 void OpenSingle(ShardSet& set, const std::filesystem::path& dir) {
@@ -137,10 +175,9 @@ Result<WeightMap> ParseIndex(std::string_view json, std::string_view where) {
 
 ShardSet OpenShards(const std::filesystem::path& dir) {
   ShardSet set;
-  std::error_code ignored;
   const std::filesystem::path index = dir / kIndexFile;
-  if (!std::filesystem::exists(std::filesystem::symlink_status(index, ignored))) {
-    if (std::filesystem::exists(std::filesystem::symlink_status(dir / kSingleFile, ignored))) {
+  if (IsAbsent(index)) {
+    if (!IsAbsent(dir / kSingleFile)) {
       OpenSingle(set, dir);
     } else {
       set.problems.push_back({ErrorCode::kNotFound,

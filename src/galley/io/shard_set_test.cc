@@ -81,6 +81,28 @@ TEST(ShardSet, MissingShardSaysWhatItHolds) {
   EXPECT_EQ(set.tensors.size(), 1u);  // the rest is still usable for a report
 }
 
+TEST(ShardSet, ManyMissingShardsAreCounted) {
+  const TempDir dir;
+  std::vector<std::pair<std::string, std::string>> map;
+  for (int i = 0; i < 45; ++i) map.emplace_back(fmt::format("t{}", i), fmt::format("{:02}.safetensors", i / 2));
+  WriteIndex(dir, map);
+  const ShardSet set = OpenShards(dir.path());  // 23 shards of two tensors, the last of one
+  ASSERT_EQ(set.problems.size(), 21u);
+  EXPECT_EQ(set.problems[20].ToString(),
+            dir.path().string() + ": 3 more shards cannot be read; the index says that they hold 5 of 45 tensors");
+  EXPECT_EQ(set.unreadable.size(), 45u);
+}
+
+TEST(ShardSet, ShardsAreLimited) {
+  const TempDir dir;
+  std::vector<std::pair<std::string, std::string>> map;
+  for (int i = 0; i < 10'001; ++i) map.emplace_back(fmt::format("t{}", i), fmt::format("{}.safetensors", i));
+  WriteIndex(dir, map);
+  const ShardSet set = OpenShards(dir.path());
+  ASSERT_EQ(set.problems.size(), 1u);
+  EXPECT_THAT(set.problems[0].message, HasSubstr("the index names 10001 shards; the limit is 10000"));
+}
+
 TEST(ShardSet, EveryDisagreementOfIndexAndShardsIsReported) {
   const TempDir dir;
   WriteShard(dir / "a.safetensors", {"x", "unlisted", "moved"});

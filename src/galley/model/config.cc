@@ -256,8 +256,10 @@ int Config::engram_index(int layer) const {
 
 std::string JoinProblems(const std::vector<std::string>& problems) {
   if (problems.size() == 1) return problems.front();
+  constexpr std::size_t kShown = 100;
   std::string out = fmt::format("{} problems", problems.size());
-  for (const std::string& problem : problems) out += "\n  - " + problem;
+  for (std::size_t i = 0; i < std::min(kShown, problems.size()); ++i) out += "\n  - " + problems[i];
+  if (problems.size() > kShown) out += fmt::format("\n  and {} more", problems.size() - kShown);
   return out;
 }
 

@@ -13,16 +13,14 @@
 namespace galley::model {
 namespace {
 
-#define GALLEY_FIELD(member)                                         \
-  FieldTarget {                                                      \
-    +[](Config& c) -> decltype(Config::member)& { return c.member; } \
-  }
-#define GALLEY_PART_FIELD(part, member) \
-  FieldTarget {                         \
-    +[](Config & c) -> auto& {          \
-      return c.part.member;             \
-    }                                   \
-  }
+// Where a field goes, a fold over member pointers: At<&Config::dim>() or, inside a part, At<&Config::engram,
+// &EngramConfig::n_heads>().
+template <auto... kPath>
+constexpr FieldTarget At() {
+  return +[](Config & config) -> auto& {
+    return (config.*....*kPath);
+  };
+}
 
 // Upper limits keep every product of shapes far inside std::int64_t (the widest, all experts of all layers, stays below
 // 2^60) and every vector length inside int. They are a few times what the largest published model needs.
@@ -32,92 +30,103 @@ constexpr auto kReq = Presence::kRequired, kOpt = Presence::kOptional, kEng = Pr
 
 // clang-format off
 constexpr std::array kFields = {
-    Field{"vocab_size", "text_config.vocab_size", kReq, 1, kTokenMax, GALLEY_FIELD(vocab_size)},
-    Field{"dim", "text_config.hidden_size", kReq, 32, kDimMax, GALLEY_FIELD(dim)},
-    Field{"moe_inter_dim", "text_config.moe_intermediate_size", kReq, 32, kDimMax, GALLEY_FIELD(moe_inter_dim)},
-    Field{"n_layers", "text_config.num_hidden_layers", kReq, 1, 256, GALLEY_FIELD(n_layers)},
-    Field{"n_heads", "text_config.num_attention_heads", kReq, 1, 1024, GALLEY_FIELD(n_heads)},
-    Field{"n_routed_experts", "text_config.n_routed_experts", kReq, 1, 4096, GALLEY_FIELD(n_routed_experts)},
-    Field{"n_shared_experts", "text_config.n_shared_experts", kReq, 1, 1, GALLEY_FIELD(n_shared_experts)},
-    Field{"n_activated_experts", "text_config.num_experts_per_tok", kReq, 1, 64, GALLEY_FIELD(n_activated_experts)},
-    Field{"gate_temp", "text_config.gate_temp", kOpt, 1e-6, 1e6, GALLEY_FIELD(gate_temp)},
-    Field{"route_scale", "text_config.routed_scaling_factor", kReq, 1e-6, 1e6, GALLEY_FIELD(route_scale)},
-    Field{"swiglu_limit", "text_config.swiglu_limit", kReq, 1e-3, 1e6, GALLEY_FIELD(swiglu_limit)},
-    Field{"q_lora_rank", "text_config.q_lora_rank", kReq, 32, kDimMax, GALLEY_FIELD(q_lora_rank)},
-    Field{"head_dim", "text_config.head_dim", kReq, 32, 4096, GALLEY_FIELD(head_dim)},
-    Field{"rope_head_dim", "text_config.qk_rope_head_dim", kReq, 2, 4096, GALLEY_FIELD(rope_head_dim)},
-    Field{"norm_eps", "text_config.rms_norm_eps", kReq, kTiny, 0.1, GALLEY_FIELD(norm_eps)},
-    Field{"o_groups", "text_config.o_groups", kReq, 1, 1024, GALLEY_FIELD(o_groups)},
-    Field{"o_lora_rank", "text_config.o_lora_rank", kReq, 32, kDimMax, GALLEY_FIELD(o_lora_rank)},
-    Field{"window_size", "text_config.sliding_window", kReq, 1, 1 << 16, GALLEY_FIELD(window_size)},
-    Field{"compress_ratios", "text_config.compress_ratios", kReq, 0, 2, GALLEY_FIELD(compress_ratios)},
-    Field{"kv_source_layers", "text_config.kv_source_layer_ids", kReq, 0, 255, GALLEY_FIELD(kv_source_layers)},
+    Field{"vocab_size", "text_config.vocab_size", kReq, 1, kTokenMax, At<&Config::vocab_size>()},
+    Field{"dim", "text_config.hidden_size", kReq, 32, kDimMax, At<&Config::dim>()},
+    Field{"moe_inter_dim", "text_config.moe_intermediate_size", kReq, 32, kDimMax, At<&Config::moe_inter_dim>()},
+    Field{"n_layers", "text_config.num_hidden_layers", kReq, 1, 256, At<&Config::n_layers>()},
+    Field{"n_heads", "text_config.num_attention_heads", kReq, 1, 1024, At<&Config::n_heads>()},
+    Field{"n_routed_experts", "text_config.n_routed_experts", kReq, 1, 4096, At<&Config::n_routed_experts>()},
+    Field{"n_shared_experts", "text_config.n_shared_experts", kReq, 1, 1, At<&Config::n_shared_experts>()},
+    Field{"n_activated_experts", "text_config.num_experts_per_tok", kReq, 1, 64, At<&Config::n_activated_experts>()},
+    Field{"gate_temp", "text_config.gate_temp", kOpt, 1e-6, 1e6, At<&Config::gate_temp>()},
+    Field{"route_scale", "text_config.routed_scaling_factor", kReq, 1e-6, 1e6, At<&Config::route_scale>()},
+    Field{"swiglu_limit", "text_config.swiglu_limit", kReq, 1e-3, 1e6, At<&Config::swiglu_limit>()},
+    Field{"q_lora_rank", "text_config.q_lora_rank", kReq, 32, kDimMax, At<&Config::q_lora_rank>()},
+    Field{"head_dim", "text_config.head_dim", kReq, 32, 4096, At<&Config::head_dim>()},
+    Field{"rope_head_dim", "text_config.qk_rope_head_dim", kReq, 2, 4096, At<&Config::rope_head_dim>()},
+    Field{"norm_eps", "text_config.rms_norm_eps", kReq, kTiny, 0.1, At<&Config::norm_eps>()},
+    Field{"o_groups", "text_config.o_groups", kReq, 1, 1024, At<&Config::o_groups>()},
+    Field{"o_lora_rank", "text_config.o_lora_rank", kReq, 32, kDimMax, At<&Config::o_lora_rank>()},
+    Field{"window_size", "text_config.sliding_window", kReq, 1, 1 << 16, At<&Config::window_size>()},
+    Field{"compress_ratios", "text_config.compress_ratios", kReq, 0, 2, At<&Config::compress_ratios>()},
+    Field{"kv_source_layers", "text_config.kv_source_layer_ids", kReq, 0, 255, At<&Config::kv_source_layers>()},
     Field{"index_source_layers", "text_config.index_source_layer_ids", kReq, 0, 255,
-          GALLEY_FIELD(index_source_layers)},
+          At<&Config::index_source_layers>()},
     Field{"candidate_source_layer", "text_config.candidate_source_layer_id", kReq, 0, 255,
-          GALLEY_FIELD(candidate_source_layer)},
+          At<&Config::candidate_source_layer>()},
     Field{"candidate_topk_blocks", "text_config.candidate_topk_blocks", kReq, 1, 1 << 20,
-          GALLEY_FIELD(candidate_topk_blocks)},
+          At<&Config::candidate_topk_blocks>()},
     Field{"candidate_block_size", "text_config.candidate_block_size", kReq, 1, 1 << 10,
-          GALLEY_FIELD(candidate_block_size)},
-    Field{"rope_theta", "text_config.rope_theta", kReq, 2, 1e12, GALLEY_FIELD(rope_theta)},
-    Field{"compress_rope_theta", "text_config.compress_rope_theta", kReq, 2, 1e12, GALLEY_FIELD(compress_rope_theta)},
+          At<&Config::candidate_block_size>()},
+    Field{"rope_theta", "text_config.rope_theta", kReq, 2, 1e12, At<&Config::rope_theta>()},
+    Field{"compress_rope_theta", "text_config.compress_rope_theta", kReq, 2, 1e12,
+          At<&Config::compress_rope_theta>()},
     Field{"original_seq_len", "text_config.rope_scaling.original_max_position_embeddings", kReq, 1, 1 << 30,
-          GALLEY_FIELD(original_seq_len)},
-    Field{"rope_factor", "text_config.rope_scaling.factor", kReq, 1, 1e6, GALLEY_FIELD(rope_factor)},
-    Field{"beta_fast", "text_config.rope_scaling.beta_fast", kReq, 1e-3, 1e6, GALLEY_FIELD(beta_fast)},
-    Field{"beta_slow", "text_config.rope_scaling.beta_slow", kReq, 1e-3, 1e6, GALLEY_FIELD(beta_slow)},
-    Field{"index_n_heads", "text_config.index_n_heads", kReq, 1, 1024, GALLEY_FIELD(index_n_heads)},
-    Field{"index_head_dim", "text_config.index_head_dim", kReq, 32, 4096, GALLEY_FIELD(index_head_dim)},
-    Field{"index_topk", "text_config.index_topk", kReq, 1, 1 << 20, GALLEY_FIELD(index_topk)},
-    Field{"hc_mult", "text_config.hc_mult", kReq, 4, 4, GALLEY_FIELD(hc_mult)},
-    Field{"hc_sinkhorn_iters", "text_config.hc_sinkhorn_iters", kReq, 1, 1000, GALLEY_FIELD(hc_sinkhorn_iters)},
-    Field{"hc_eps", "text_config.hc_eps", kReq, kTiny, 0.1, GALLEY_FIELD(hc_eps)},
-    Field{"max_seq_len", "text_config.max_position_embeddings", kOpt, 1, 1 << 30, GALLEY_FIELD(max_seq_len)},
-    Field{"bos_token_id", "bos_token_id", kOpt, 0, kTokenMax, GALLEY_FIELD(bos_token_id)},
-    Field{"eos_token_id", "eos_token_id", kOpt, 0, kTokenMax, GALLEY_FIELD(eos_token_id)},
-    Field{"pad_token_id", "pad_token_id", kOpt, 0, kTokenMax, GALLEY_FIELD(pad_token_id)},
-    Field{"image_token_id", "image_token_id", kVis, 0, kTokenMax, GALLEY_FIELD(image_token_id)},
+          At<&Config::original_seq_len>()},
+    Field{"rope_factor", "text_config.rope_scaling.factor", kReq, 1, 1e6, At<&Config::rope_factor>()},
+    Field{"beta_fast", "text_config.rope_scaling.beta_fast", kReq, 1e-3, 1e6, At<&Config::beta_fast>()},
+    Field{"beta_slow", "text_config.rope_scaling.beta_slow", kReq, 1e-3, 1e6, At<&Config::beta_slow>()},
+    Field{"index_n_heads", "text_config.index_n_heads", kReq, 1, 1024, At<&Config::index_n_heads>()},
+    Field{"index_head_dim", "text_config.index_head_dim", kReq, 32, 4096, At<&Config::index_head_dim>()},
+    Field{"index_topk", "text_config.index_topk", kReq, 1, 1 << 20, At<&Config::index_topk>()},
+    Field{"hc_mult", "text_config.hc_mult", kReq, 4, 4, At<&Config::hc_mult>()},
+    Field{"hc_sinkhorn_iters", "text_config.hc_sinkhorn_iters", kReq, 1, 1000, At<&Config::hc_sinkhorn_iters>()},
+    Field{"hc_eps", "text_config.hc_eps", kReq, kTiny, 0.1, At<&Config::hc_eps>()},
+    Field{"max_seq_len", "text_config.max_position_embeddings", kOpt, 1, 1 << 30, At<&Config::max_seq_len>()},
+    Field{"bos_token_id", "bos_token_id", kOpt, 0, kTokenMax, At<&Config::bos_token_id>()},
+    Field{"eos_token_id", "eos_token_id", kOpt, 0, kTokenMax, At<&Config::eos_token_id>()},
+    Field{"pad_token_id", "pad_token_id", kOpt, 0, kTokenMax, At<&Config::pad_token_id>()},
+    Field{"image_token_id", "image_token_id", kVis, 0, kTokenMax, At<&Config::image_token_id>()},
 
-    Field{"engram_layer_ids", "text_config.engram_layer_ids", kOpt, 0, 255, GALLEY_PART_FIELD(engram, layer_ids)},
+    Field{"engram_layer_ids", "text_config.engram_layer_ids", kOpt, 0, 255,
+          At<&Config::engram, &EngramConfig::layer_ids>()},
     Field{"engram_num_embeddings", "text_config.engram_num_embeddings", kEng, 1, 1e11,
-          GALLEY_PART_FIELD(engram, num_embeddings)},
+          At<&Config::engram, &EngramConfig::num_embeddings>()},
     Field{"engram_max_ngram_size", "text_config.engram_max_ngram_size", kEng, 2, 8,
-          GALLEY_PART_FIELD(engram, max_ngram_size)},
+          At<&Config::engram, &EngramConfig::max_ngram_size>()},
     Field{"engram_vocab_size", "text_config.engram_vocab_size", kEng, 2, 1 << 30,
-          GALLEY_PART_FIELD(engram, vocab_size)},
-    Field{"engram_n_heads", "text_config.engram_n_heads", kEng, 1, 64, GALLEY_PART_FIELD(engram, n_heads)},
-    Field{"engram_head_dim", "text_config.engram_head_dim", kEng, 32, 4096, GALLEY_PART_FIELD(engram, head_dim)},
-    Field{"engram_pad_id", "text_config.engram_pad_token_id", kEng, 0, kTokenMax, GALLEY_PART_FIELD(engram, pad_id)},
+          At<&Config::engram, &EngramConfig::vocab_size>()},
+    Field{"engram_n_heads", "text_config.engram_n_heads", kEng, 1, 64, At<&Config::engram, &EngramConfig::n_heads>()},
+    Field{"engram_head_dim", "text_config.engram_head_dim", kEng, 32, 4096,
+          At<&Config::engram, &EngramConfig::head_dim>()},
+    Field{"engram_pad_id", "text_config.engram_pad_token_id", kEng, 0, kTokenMax,
+          At<&Config::engram, &EngramConfig::pad_id>()},
     Field{"engram_compressed_vocab_size", "text_config.engram_compressed_vocab_size", kEng, 1, kTokenMax,
-          GALLEY_PART_FIELD(engram, compressed_vocab_size)},
+          At<&Config::engram, &EngramConfig::compressed_vocab_size>()},
 
-    Field{"n_mtp_layers", "text_config.num_nextn_predict_layers", kOpt, 0, 16, GALLEY_PART_FIELD(dspark, n_stages)},
-    Field{"dspark_block_size", "text_config.dspark_block_size", kDra, 1, 64, GALLEY_PART_FIELD(dspark, block_size)},
+    Field{"n_mtp_layers", "text_config.num_nextn_predict_layers", kOpt, 0, 16,
+          At<&Config::dspark, &DSparkConfig::n_stages>()},
+    Field{"dspark_block_size", "text_config.dspark_block_size", kDra, 1, 64,
+          At<&Config::dspark, &DSparkConfig::block_size>()},
     Field{"dspark_noise_token_id", "text_config.dspark_noise_token_id", kDra, 0, kTokenMax,
-          GALLEY_PART_FIELD(dspark, noise_token_id)},
+          At<&Config::dspark, &DSparkConfig::noise_token_id>()},
     Field{"dspark_target_layer_ids", "text_config.dspark_target_layer_ids", kDra, 0, 255,
-          GALLEY_PART_FIELD(dspark, target_layer_ids)},
+          At<&Config::dspark, &DSparkConfig::target_layer_ids>()},
     Field{"dspark_markov_rank", "text_config.dspark_markov_rank", kDra, 1, kDimMax,
-          GALLEY_PART_FIELD(dspark, markov_rank)},
+          At<&Config::dspark, &DSparkConfig::markov_rank>()},
     Field{"dspark_n_routed_experts", "text_config.dspark_n_routed_experts", kDra, 1, 4096,
-          GALLEY_PART_FIELD(dspark, n_routed_experts)},
+          At<&Config::dspark, &DSparkConfig::n_routed_experts>()},
     Field{"dspark_n_activated_experts", "text_config.dspark_num_experts_per_tok", kDra, 1, 64,
-          GALLEY_PART_FIELD(dspark, n_activated_experts)},
+          At<&Config::dspark, &DSparkConfig::n_activated_experts>()},
 
-    Field{"vision_n_layers", "vision_config.num_hidden_layers", kVis, 1, 256, GALLEY_PART_FIELD(vision, n_layers)},
-    Field{"vision_dim", "vision_config.hidden_size", kVis, 1, kDimMax, GALLEY_PART_FIELD(vision, dim)},
-    Field{"vision_n_heads", "vision_config.num_attention_heads", kVis, 1, 1024, GALLEY_PART_FIELD(vision, n_heads)},
+    Field{"vision_n_layers", "vision_config.num_hidden_layers", kVis, 1, 256,
+          At<&Config::vision, &VisionConfig::n_layers>()},
+    Field{"vision_dim", "vision_config.hidden_size", kVis, 1, kDimMax, At<&Config::vision, &VisionConfig::dim>()},
+    Field{"vision_n_heads", "vision_config.num_attention_heads", kVis, 1, 1024,
+          At<&Config::vision, &VisionConfig::n_heads>()},
     Field{"vision_inter_dim", "vision_config.intermediate_size", kVis, 1, kDimMax,
-          GALLEY_PART_FIELD(vision, inter_dim)},
-    Field{"vision_patch_size", "vision_config.patch_size", kVis, 1, 256, GALLEY_PART_FIELD(vision, patch_size)},
-    Field{"vision_rope_theta", "vision_config.rope_theta", kVis, 2, 1e12, GALLEY_PART_FIELD(vision, rope_theta)},
+          At<&Config::vision, &VisionConfig::inter_dim>()},
+    Field{"vision_patch_size", "vision_config.patch_size", kVis, 1, 256,
+          At<&Config::vision, &VisionConfig::patch_size>()},
+    Field{"vision_rope_theta", "vision_config.rope_theta", kVis, 2, 1e12,
+          At<&Config::vision, &VisionConfig::rope_theta>()},
     Field{"vision_downsample_ratio", "vision_config.downsample_ratio", kVis, 1, 16,
-          GALLEY_PART_FIELD(vision, downsample_ratio)},
+          At<&Config::vision, &VisionConfig::downsample_ratio>()},
     // One image token, one row end, start and end: no image has fewer than four positions.
     Field{"vision_max_n_token", "vision_config.max_image_tokens", kVis, 4, 1 << 20,
-          GALLEY_PART_FIELD(vision, max_image_tokens)},
-    Field{"vision_min_pixels", "vision_config.min_pixels", kVis, 0, 1 << 30, GALLEY_PART_FIELD(vision, min_pixels)},
+          At<&Config::vision, &VisionConfig::max_image_tokens>()},
+    Field{"vision_min_pixels", "vision_config.min_pixels", kVis, 0, 1 << 30,
+          At<&Config::vision, &VisionConfig::min_pixels>()},
 };
 
 constexpr std::array kFixedFields = {
@@ -141,9 +150,6 @@ constexpr std::array kFixedFields = {
     FixedField{"vision_max_wh_ratio", "vision_config.max_wh_ratio", "null"},
 };
 // clang-format on
-
-#undef GALLEY_FIELD
-#undef GALLEY_PART_FIELD
 
 constexpr std::string_view kIgnored[] = {
     "architectures",

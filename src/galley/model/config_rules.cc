@@ -188,7 +188,7 @@ void CheckRope(const Config& c, Report& report) {
   };
   const double low = std::max(0.0, std::floor(corner(c.beta_fast)));
   const double high = std::min(c.rope_head_dim - 1.0, std::ceil(corner(c.beta_slow)) + 0.0);
-  if (low >= high) {
+  if (low > high) {
     report.Add("original_seq_len",
                fmt::format("{} leaves no frequency between the YaRN corners {} and {}", c.original_seq_len, low, high));
   }

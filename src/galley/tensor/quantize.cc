@@ -56,6 +56,12 @@ void UnpackGroup(const std::uint8_t* packed, float scale, std::span<float> out) 
 
 }  // namespace
 
+constinit const std::array<float, 256> kE4M3Values = [] {
+  std::array<float, 256> values{};
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = DecodeE4M3(static_cast<std::uint8_t>(i));
+  return values;
+}();
+
 void QuantizeFp8(std::span<const float> x, std::uint8_t* codes, std::uint8_t* scales) {
   CheckGroups(x.size(), kFp8Group);
   for (std::size_t g = 0; g < x.size() / kFp8Group; ++g) {
@@ -69,7 +75,10 @@ void QuantizeFp8(std::span<const float> x, std::uint8_t* codes, std::uint8_t* sc
 }
 
 void DequantizeFp8(const std::uint8_t* codes, const std::uint8_t* scales, std::span<float> out) {
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = DecodeE4M3(codes[i]) * DecodeE8M0(scales[i / kFp8Group]);
+  for (std::size_t g = 0; g < out.size() / kFp8Group; ++g) {
+    const float scale = DecodeE8M0(scales[g]);
+    for (std::size_t i = g * kFp8Group; i < (g + 1) * kFp8Group; ++i) out[i] = kE4M3Values[codes[i]] * scale;
+  }
 }
 
 void QuantizeFp4Kv(std::span<const float> x, std::uint8_t* packed, std::uint8_t* scales) {

@@ -4,10 +4,14 @@
 // from them are exact in bf16, so storing codes and scales loses nothing.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
 namespace galley {
+
+// Value of every e4m3 code.
+extern const std::array<float, 256> kE4M3Values;
 
 inline constexpr int kFp8Group = 32;       // FP8 activations and window rows: one UE8M0 scale per 32 values
 inline constexpr int kFp4KvGroup = 16;     // compressed KV: one e4m3 scale per 16 values

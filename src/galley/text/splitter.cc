@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "galley/text/splitter.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -63,12 +64,22 @@ std::uint8_t ClassOf(char32_t code) {
   return static_cast<std::uint8_t>(kGroupClass[static_cast<std::size_t>(GroupOf(code))] | (cjk ? kCjk : 0));
 }
 
+struct NoCount {
+  void Step() const {}
+};
+struct Count {
+  std::int64_t* steps;
+  void Step() const { ++*steps; }
+};
+
 // Reads the text as units. Offsets at or beyond the end give kEnd.
+template <typename Counter>
 class Reader {
  public:
-  explicit Reader(std::string_view text) : text_(text) {}
+  explicit Reader(std::string_view text, Counter counter = {}) : text_(text), counter_(counter) {}
 
   [[nodiscard]] Unit At(std::size_t pos) const {
+    counter_.Step();
     if (pos >= text_.size()) return {kEnd, 0};
     const auto byte = static_cast<unsigned char>(text_[pos]);
     if (byte < 0x80) return {kAsciiClass[byte], 1};
@@ -76,6 +87,7 @@ class Reader {
   }
 
   [[nodiscard]] bool IsAsciiLetterAt(std::size_t pos) const {
+    counter_.Step();
     return pos < text_.size() && IsAsciiLetter(static_cast<unsigned char>(text_[pos]));
   }
 
@@ -102,6 +114,7 @@ class Reader {
   }
 
   std::string_view text_;
+  Counter counter_;
 };
 
 bool IsSpace(std::uint8_t cls) {
@@ -109,7 +122,8 @@ bool IsSpace(std::uint8_t cls) {
 }
 
 // "\p{N}{1,3}" from the second digit on.
-std::size_t DigitsEnd(const Reader& reader, std::size_t pos) {
+template <typename Counter>
+std::size_t DigitsEnd(const Reader<Counter>& reader, std::size_t pos) {
   for (int more = 0; more < 2; ++more) {
     const Unit unit = reader.At(pos);
     if (unit.cls != kDigit) break;
@@ -120,13 +134,15 @@ std::size_t DigitsEnd(const Reader& reader, std::size_t pos) {
 
 // "[\p{P}\p{S}]+[\r\n]*" where the first character, of class `cls`, has been read. A piece of pattern 2 holds no
 // newline.
-std::size_t PunctEnd(const Reader& reader, std::size_t pos, std::uint8_t cls) {
+template <typename Counter>
+std::size_t PunctEnd(const Reader<Counter>& reader, std::size_t pos, std::uint8_t cls) {
   pos = reader.RunEnd(pos, cls);
   return cls == kPunct ? reader.RunEnd(pos, kNewline) : pos;
 }
 
 // "\s*[\r\n]+ | \s+(?!\S) | \s+" at white space that starts at `pos`.
-std::size_t SpaceEnd(const Reader& reader, std::size_t pos) {
+template <typename Counter>
+std::size_t SpaceEnd(const Reader<Counter>& reader, std::size_t pos) {
   std::size_t last = pos;         // start of the last character of the run
   std::size_t after_newline = 0;  // end of the last newline in the run
   std::size_t end = pos;
@@ -143,7 +159,8 @@ std::size_t SpaceEnd(const Reader& reader, std::size_t pos) {
 }
 
 // A gap: characters that no pattern takes. The last of them belongs to a word that follows.
-std::size_t GapEnd(const Reader& reader, std::size_t pos, std::uint8_t cls) {
+template <typename Counter>
+std::size_t GapEnd(const Reader<Counter>& reader, std::size_t pos, std::uint8_t cls) {
   const auto word = static_cast<std::uint8_t>(kWord | (cls & kCjk));
   while (true) {
     const Unit unit = reader.At(pos);
@@ -152,29 +169,8 @@ std::size_t GapEnd(const Reader& reader, std::size_t pos, std::uint8_t cls) {
   }
 }
 
-using Patterns = std::array<std::string_view, 3>;
-// The official file spells CR and LF as raw characters in pattern 3; files written from source code spell them \r and
-// \n and may escape the quotation mark, which means the same.
-constexpr std::array<Patterns, 2> kOfficialPatterns = {
-    Patterns{R"(\p{N}{1,3})", "[一-龥\u3040-ゟ゠-ヿ]+",
-             "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
-             "?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"},
-    Patterns{
-        R"(\p{N}{1,3})", "[一-龥\u3040-ゟ゠-ヿ]+",
-        R"([!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
-};
-
-}  // namespace
-
-bool IsOfficialSplit(std::span<const std::string> patterns) {
-  for (const Patterns& official : kOfficialPatterns) {
-    if (std::equal(patterns.begin(), patterns.end(), official.begin(), official.end())) return true;
-  }
-  return false;
-}
-
-std::size_t OfficialPieceEnd(std::string_view text, std::size_t pos) {
-  const Reader reader(text);
+template <typename Counter>
+std::size_t PieceEnd(const Reader<Counter>& reader, std::size_t pos) {
   const Unit first = reader.At(pos);
   const std::size_t next = pos + first.length;
   switch (first.cls) {
@@ -208,6 +204,38 @@ std::size_t OfficialPieceEnd(std::string_view text, std::size_t pos) {
       return GapEnd(reader, next, first.cls);
     }
   }
+}
+
+using Patterns = std::array<std::string_view, 3>;
+// The official file spells CR and LF as raw characters in pattern 3; files written from source code spell them \r and
+// \n and may escape the quotation mark, which means the same.
+constexpr std::array<Patterns, 2> kOfficialPatterns = {
+    Patterns{R"(\p{N}{1,3})", "[一-龥\u3040-ゟ゠-ヿ]+",
+             "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
+             "?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"},
+    Patterns{
+        R"(\p{N}{1,3})", "[一-龥\u3040-ゟ゠-ヿ]+",
+        R"([!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+};
+
+}  // namespace
+
+bool IsOfficialSplit(std::span<const std::string> patterns) {
+  for (const Patterns& official : kOfficialPatterns) {
+    if (std::equal(patterns.begin(), patterns.end(), official.begin(), official.end())) return true;
+  }
+  return false;
+}
+
+std::size_t OfficialPieceEnd(std::string_view text, std::size_t pos) {
+  return PieceEnd(Reader<NoCount>(text), pos);
+}
+
+std::int64_t OfficialSplitSteps(std::string_view text) {
+  std::int64_t steps = 0;
+  const Reader<Count> reader(text, Count{&steps});
+  for (std::size_t pos = 0; pos < text.size();) pos = PieceEnd(reader, pos);
+  return steps;
 }
 
 }  // namespace galley::text

@@ -2,10 +2,10 @@
 // Compressed history: latents and index keys of token groups, and the indexer that selects among them (2.7, 2.8).
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <vector>
 
+#include "galley/backend/ref/index_select.h"
 #include "galley/backend/ref/math.h"
 #include "galley/backend/ref/matrix.h"
 #include "galley/backend/ref/ref_backend.h"
@@ -44,43 +44,8 @@ void WriteEntry(const CompressArgs& args, ThreadPool& pool, const SequenceEntry&
   QuantizeFp4Kv(latent, entry.latent, entry.latent_scales);
 }
 
-struct Scored {
-  float score;
-  std::int32_t entry;
-};
-
-// Falling score; equal scores: the lower entry first.
-bool Better(const Scored& a, const Scored& b) {
-  return a.score > b.score || (a.score == b.score && a.entry < b.entry);
-}
-
-// The `count` best, in ascending order of entry.
-std::vector<std::int32_t> TopAscending(std::vector<Scored> scored, int count) {
-  const std::size_t kept = std::min(scored.size(), static_cast<std::size_t>(count));
-  if (kept < scored.size()) {
-    std::nth_element(scored.begin(), scored.begin() + static_cast<std::ptrdiff_t>(kept), scored.end(), Better);
-    scored.resize(kept);
-  }
-  std::vector<std::int32_t> entries(kept);
-  std::transform(scored.begin(), scored.end(), entries.begin(), [](const Scored& s) { return s.entry; });
-  std::sort(entries.begin(), entries.end());
-  return entries;
-}
-
 void StorePadded(const std::vector<std::int32_t>& entries, std::int32_t* out, int width) {
   std::fill_n(std::copy(entries.begin(), entries.end(), out), static_cast<std::size_t>(width) - entries.size(), -1);
-}
-
-// Best blocks of visible entries; the block of the newest visible entry is always among them.
-std::vector<std::int32_t> CandidateBlocks(const IndexSelectArgs& args, const std::vector<Scored>& scored) {
-  std::vector<Scored> blocks;
-  for (const Scored& s : scored) {
-    const std::int32_t block = s.entry / args.candidate_block_size;
-    if (blocks.empty() || blocks.back().entry != block) blocks.push_back({s.score, block});
-    blocks.back().score = std::max(blocks.back().score, s.score);
-  }
-  if (!blocks.empty()) blocks.back().score = std::numeric_limits<float>::infinity();
-  return TopAscending(std::move(blocks), args.candidate_blocks);
 }
 
 // Entries that row `t` may score: all visible ones, or those inside its candidate blocks.
@@ -101,23 +66,16 @@ std::vector<std::int32_t> Eligible(const IndexSelectArgs& args, int t, std::int6
   return entries;
 }
 
-// score[j] = sum over heads of w[h] * relu(q_h . k_j), heads in order.
-std::vector<Scored> ScoreEntries(const IndexSelectArgs& args, int t, std::span<const float> q,
-                                 std::span<const float> w) {
+std::vector<ref::ScoredEntry> ScoreEntries(const IndexSelectArgs& args, int t, std::span<const float> q,
+                                           std::span<const float> w) {
   const SequenceEntry& sequence = args.step.sequence_of(t);
-  const auto dim = static_cast<std::size_t>(args.slab.index_dim);
   const std::int64_t visible = (args.step.positions[t] + std::int64_t{1}) / args.slab.ratio;
-  std::vector<float> key(dim);
-  std::vector<Scored> scored;
+  std::vector<float> key(static_cast<std::size_t>(args.slab.index_dim));
+  std::vector<ref::ScoredEntry> scored;
   for (const std::int32_t j : Eligible(args, t, visible)) {
     const HistoryEntry entry = EntryAt(args.slab, args.step.blocks + sequence.block_offset, j);
     DequantizeFp4Index(entry.key, entry.key_scales, key);
-    float score = 0;
-    for (std::size_t h = 0; h < w.size(); ++h) {
-      score += std::max(ref::Dot(q.data() + h * dim, key.data(), dim), 0.0f) * w[h];
-    }
-    // A broken checkpoint can produce NaN; it ranks last, so that the order stays total.
-    scored.push_back({std::isnan(score) ? -std::numeric_limits<float>::infinity() : score, j});
+    scored.push_back({ref::IndexScore(q, w, key), j});
   }
   return scored;
 }
@@ -169,12 +127,13 @@ void RefBackend::IndexSelect(const IndexSelectArgs& args) {
       ref::Rotate(query.subspan(h * dim, dim), args.rope, args.step.positions[t]);
       FakeQuantizeFp4Index(query.subspan(h * dim, dim));
     }
-    std::vector<Scored> scored =
+    std::vector<ref::ScoredEntry> scored =
         ScoreEntries(args, static_cast<int>(t), query, std::span(w).subspan(row * heads, heads));
     if (args.role == CandidateRole::kSource) {
-      StorePadded(CandidateBlocks(args, scored), args.candidates + t * args.candidate_blocks, args.candidate_blocks);
+      StorePadded(ref::CandidateBlocks(scored, args.candidate_block_size, args.candidate_blocks),
+                  args.candidates + t * args.candidate_blocks, args.candidate_blocks);
     }
-    StorePadded(TopAscending(std::move(scored), args.topk), args.list + t * args.topk, args.topk);
+    StorePadded(ref::TopAscending(std::move(scored), args.topk), args.list + t * args.topk, args.topk);
   });
   if (args.query_copy != nullptr) ref::StoreBf16(q, args.query_copy);
   if (args.weight_copy != nullptr) std::copy(w.begin(), w.end(), args.weight_copy);

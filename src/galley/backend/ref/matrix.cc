@@ -2,7 +2,6 @@
 #include "galley/backend/ref/matrix.h"
 
 #include <algorithm>
-#include <array>
 
 #include "galley/backend/ref/math.h"
 #include "galley/base/check.h"
@@ -12,23 +11,13 @@
 namespace galley::backend::ref {
 namespace {
 
-const std::array<float, 256>& E4M3Table() {
-  static const std::array<float, 256> table = [] {
-    std::array<float, 256> values{};
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = DecodeE4M3(static_cast<std::uint8_t>(i));
-    return values;
-  }();
-  return table;
-}
-
 void DecodeFp8Row(const Weight& weight, std::int64_t r, std::span<float> out) {
-  const std::array<float, 256>& table = E4M3Table();
   const auto* codes = static_cast<const std::uint8_t*>(weight.data) + r * weight.cols;
   const std::uint8_t* scales = weight.scales + r / 32 * CeilDiv<std::int64_t>(weight.cols, 32);
   for (std::size_t block = 0; block * 32 < out.size(); ++block) {
     const float scale = DecodeE8M0(scales[block]);
     const std::size_t end = std::min(out.size(), block * 32 + 32);
-    for (std::size_t i = block * 32; i < end; ++i) out[i] = table[codes[i]] * scale;
+    for (std::size_t i = block * 32; i < end; ++i) out[i] = kE4M3Values[codes[i]] * scale;
   }
 }
 

@@ -6,8 +6,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
 
-PROMPT ?= Once upon a time, in a small house by the sea,
-RUN_ARGS ?= --raw --max-tokens 160 --temperature 0.8 --seed 7
+PROMPT ?= Once upon a time, in a small house by the sea, there lived a girl named Mia. One morning, she found
+RUN_ARGS ?= --raw --max-tokens 96 --temperature 0.9 --top-p 0.92 --seed 7
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 20
 BENCH_ARGS ?=
@@ -23,9 +23,10 @@ export PROMPT
 .PHONY: build run test test-all lint tidy format bench fuzz asan tsan install packages sizes clean help
 
 build: build/release/build.ninja ## Build the release preset into build/release (the default target)
-	@cmake --build build/release -j $(JOBS)
+	@ninja -C build/release -n | grep -q 'no work to do' || cmake --build build/release -j $(JOBS)
 
 run: build ## Continue PROMPT="…" with the embedded nano model (RUN_ARGS="…" replaces the settings)
+	@printf '%s' "$$PROMPT"
 	@build/release/galley generate $(RUN_ARGS) "$$PROMPT"
 
 test: build ## Build and run the fast tests (at most 60 s on two cores after the build)
@@ -59,7 +60,7 @@ bench: build ## Run the benchmarks (BENCH_ARGS="--benchmark_filter=…" chooses)
 fuzz: ## Run each fuzz target for FUZZ_SECONDS (20) seconds; needs clang
 	@$(INSTALL) fuzz
 	@$(MAKE) --no-print-directory build/fuzz/build.ninja
-	@cmake --build build/fuzz -j $(JOBS)
+	@cmake --build build/fuzz -j $(JOBS) --target fuzzers
 	@bash scripts/run_fuzzers.sh build/fuzz $(FUZZ_SECONDS)
 
 asan tsan: %: build/%/build.ninja ## Build with sanitizers and run the fast tests (asan covers undefined behaviour too)

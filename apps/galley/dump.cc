@@ -15,7 +15,6 @@ namespace galley::app {
 namespace {
 
 using engine::DumpOptions;
-using engine::HostTensor;
 using engine::TensorMap;
 
 // The values of an integer tensor of the golden file, which is input: any dtype may stand there.

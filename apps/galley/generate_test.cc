@@ -53,8 +53,7 @@ TEST(Generate, RendersThePromptsThatTheModelWasTrainedOn) {
   const std::vector<Golden> goldens = {
       {{"--raw", "Once upon a time"}, {0, 554, 550, 259, 495}},
   };
-  for (const Golden& golden : goldens)
-    EXPECT_EQ(Speak("x", golden.arguments).model.requests[0].prompt_ids, golden.ids);
+  for (const Golden& golden : goldens) EXPECT_EQ(Speak("x", golden.arguments).model.requests[0].prompt_ids, golden.ids);
   EXPECT_EQ(
       Speak("x", {"--system", "You are a helpful assistant.", "Why do birds fly?"}).model.PromptText(0),
       std::string(kBos) + "<｜System｜>You are a helpful assistant.<｜User｜>Why do birds fly?<｜Assistant｜></think>");

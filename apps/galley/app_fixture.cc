@@ -90,12 +90,12 @@ std::filesystem::path NanoDir() {
 }
 
 const text::Tokenizer& NanoTokenizer() {
-  static const text::Tokenizer* const kTokenizer = [] {
-    Result<text::Tokenizer> tokenizer = text::Tokenizer::Load(NanoDir() / "tokenizer.json");
-    CHECK(tokenizer.has_value()) << tokenizer.error().ToString();
-    return new text::Tokenizer(std::move(*tokenizer));
+  static const text::Tokenizer* const tokenizer = [] {
+    Result<text::Tokenizer> loaded = text::Tokenizer::Load(NanoDir() / "tokenizer.json");
+    CHECK(loaded.has_value()) << loaded.error().ToString();
+    return new text::Tokenizer(std::move(*loaded));
   }();
-  return *kTokenizer;
+  return *tokenizer;
 }
 
 void FakeModel::Say(std::string text) {

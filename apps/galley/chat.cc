@@ -93,7 +93,7 @@ Status ChatSession::Run() {
     interrupt_.Reset();
     if (person) terminal_.Write("> ");
     std::string line;
-    ASSIGN_OR_RETURN(const ReadEnd end, terminal_.ReadLine(line));
+    ASSIGN_OR_RETURN(const ReadEnd end, terminal_.ReadLine(interrupt_, line));
     if (end == ReadEnd::kEndOfInput) {
       if (person) terminal_.Write("\n");
       break;

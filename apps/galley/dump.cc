@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 
 #include "command.h"
 #include "files.h"
@@ -15,7 +16,6 @@ namespace galley::app {
 namespace {
 
 using engine::DumpOptions;
-using engine::HostTensor;
 using engine::TensorMap;
 
 // The values of an integer tensor of the golden file, which is input: any dtype may stand there.
@@ -65,6 +65,9 @@ Status FollowGolden(const TensorMap& golden, const options::Values& values, std:
       return Err(ErrorCode::kInvalidArgument,
                  fmt::format("tensor rows names position {} of a prompt of {}", row, length), std::string(where));
     }
+  }
+  if (std::adjacent_find(options.rows.begin(), options.rows.end(), std::greater_equal<>()) != options.rows.end()) {
+    return Err(ErrorCode::kInvalidArgument, "tensor rows must name ascending positions", std::string(where));
   }
   if (options.truncate_decoder == 0 && !tail_start.empty() && tail_start[0] > 0 && tail_start[0] < length) {
     options.truncate_decoder = static_cast<int>(length - tail_start[0]);

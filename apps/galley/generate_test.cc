@@ -50,11 +50,10 @@ TEST(Generate, RendersThePromptsThatTheModelWasTrainedOn) {
     std::vector<std::string> arguments;
     std::vector<TokenId> ids;
   };
-  const std::vector<Golden> kGoldens = {
+  const std::vector<Golden> goldens = {
       {{"--raw", "Once upon a time"}, {0, 554, 550, 259, 495}},
   };
-  for (const Golden& golden : kGoldens)
-    EXPECT_EQ(Speak("x", golden.arguments).model.requests[0].prompt_ids, golden.ids);
+  for (const Golden& golden : goldens) EXPECT_EQ(Speak("x", golden.arguments).model.requests[0].prompt_ids, golden.ids);
   EXPECT_EQ(
       Speak("x", {"--system", "You are a helpful assistant.", "Why do birds fly?"}).model.PromptText(0),
       std::string(kBos) + "<｜System｜>You are a helpful assistant.<｜User｜>Why do birds fly?<｜Assistant｜></think>");
@@ -114,7 +113,7 @@ TEST(Generate, RefusesPromptsThatCannotBeRight) {
   const TemporaryFile empty("\n"), words("[1, \"two\"]"), negative("[-1]"), object("{}"), broken("[1,"),
       huge("[4294967296]");
   const TemporaryFile latin("caf\xE9");
-  const std::vector<Case> kCases = {
+  const std::vector<Case> cases = {
       {{}, "", "the prompt is empty"},
       {{""}, "", "the prompt is empty"},
       {{"-"}, "\n", "the prompt is empty"},
@@ -136,7 +135,7 @@ TEST(Generate, RefusesPromptsThatCannotBeRight) {
       {{"--logprobs", "3", "Hi"}, "", "--logprobs: needs --json"},
       {{"--stop", "", "Hi"}, "", "stop[0]: a stop string is not empty"},
   };
-  for (const Case& c : kCases) {
+  for (const Case& c : cases) {
     const Spoken spoken = Speak("x", c.arguments, c.input);
     EXPECT_NE(spoken.outcome.exit_code, 0) << c.message;
     EXPECT_THAT(spoken.outcome.err, HasSubstr(c.message));

@@ -69,7 +69,7 @@ Result<std::string> Terminal::ReadAll(std::size_t bytes_max) {
   std::array<char, 65536> chunk;
   while (!input_ended_) {
     const ssize_t count = ::read(descriptors_.in, chunk.data(), chunk.size());
-    if (count < 0 && errno == EINTR) return Err(ErrorCode::kCancelled, "interrupted while reading", "standard input");
+    if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
       return Err(ErrorCode::kIo, fmt::format("cannot read: {}", std::strerror(errno)), "standard input");
     }
@@ -83,7 +83,7 @@ Result<std::string> Terminal::ReadAll(std::size_t bytes_max) {
   return text;
 }
 
-Result<ReadEnd> Terminal::ReadLine(std::string& line) {
+Result<ReadEnd> Terminal::ReadLine(const Interrupt& interrupt, std::string& line) {
   std::size_t searched = 0;
   while (true) {
     const std::size_t newline = buffer_.find('\n', searched);
@@ -99,9 +99,10 @@ Result<ReadEnd> Terminal::ReadLine(std::string& line) {
       return Err(ErrorCode::kInvalidArgument, fmt::format("a line has more than {} bytes", kLineBytesMax),
                  "standard input");
     }
+    if (!interrupt.WaitReadable(descriptors_.in)) return ReadEnd::kInterrupted;
     std::array<char, 4096> chunk;
     const ssize_t count = ::read(descriptors_.in, chunk.data(), chunk.size());
-    if (count < 0 && errno == EINTR) return ReadEnd::kInterrupted;
+    if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
       return Err(ErrorCode::kIo, fmt::format("cannot read: {}", std::strerror(errno)), "standard input");
     }

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "galley/base/error.h"
+#include "interrupt.h"
 
 namespace galley::app {
 
@@ -49,10 +50,10 @@ class Terminal {
   // kIo when a write failed for another reason than a reader that went away (a full disk).
   [[nodiscard]] const Status& write_status() const { return write_status_; }
 
-  // The rest of standard input. kInvalidArgument above `bytes_max`, kIo, kCancelled after an interrupt.
+  // The rest of standard input. kInvalidArgument above `bytes_max`, kIo.
   [[nodiscard]] Result<std::string> ReadAll(std::size_t bytes_max);
-  // The next line without its end. The last line needs no newline. A line above the limit of ReadLine is an error.
-  [[nodiscard]] Result<ReadEnd> ReadLine(std::string& line);
+  // The next line without its end; the last one needs none. Errors: kInvalidArgument for a line above 16 MiB, kIo.
+  [[nodiscard]] Result<ReadEnd> ReadLine(const Interrupt& interrupt, std::string& line);
 
  private:
   Descriptors descriptors_;

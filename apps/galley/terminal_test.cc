@@ -22,9 +22,10 @@ std::vector<std::string> Lines(std::string_view input) {
   ::close(ends[1]);
   Terminal terminal({.in = ends[0], .out = -1, .err = -1});
   std::vector<std::string> lines;
+  const Interrupt interrupt;
   std::string line;
-  while (terminal.ReadLine(line) == ReadEnd::kLine) lines.push_back(line);
-  EXPECT_EQ(terminal.ReadLine(line), ReadEnd::kEndOfInput);
+  while (terminal.ReadLine(interrupt, line) == ReadEnd::kLine) lines.push_back(line);
+  EXPECT_EQ(terminal.ReadLine(interrupt, line), ReadEnd::kEndOfInput);
   ::close(ends[0]);
   return lines;
 }
@@ -37,6 +38,32 @@ TEST(Terminal, ReadsLines) {
   EXPECT_THAT(Lines("\n"), ElementsAre(""));
   const std::string longer(10'000, 'x');  // longer than one read
   EXPECT_THAT(Lines(longer + "\n" + longer), ElementsAre(longer, longer));
+}
+
+TEST(Terminal, AnInterruptEndsTheWaitForALine) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  Terminal terminal({.in = ends[0], .out = -1, .err = -1});
+  Interrupt interrupt;
+  std::string line;
+  std::raise(SIGINT);  // before the read, which is when a plain blocking read would miss it
+  EXPECT_EQ(terminal.ReadLine(interrupt, line), ReadEnd::kInterrupted);
+  EXPECT_TRUE(interrupt.requested());
+  interrupt.Reset();
+  EXPECT_FALSE(interrupt.requested());
+  ASSERT_EQ(::write(ends[1], "a\n", 2), 2);
+  EXPECT_EQ(terminal.ReadLine(interrupt, line), ReadEnd::kLine);
+  for (const int end : ends) ::close(end);
+}
+
+TEST(InterruptDeathTest, TheSecondOneEndsTheProcess) {
+  EXPECT_EXIT(
+      {
+        const Interrupt interrupt;
+        std::raise(SIGINT);
+        std::raise(SIGINT);
+      },
+      testing::ExitedWithCode(130), "");
 }
 
 TEST(Terminal, AClosedReaderIsNoError) {

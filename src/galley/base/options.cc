@@ -45,7 +45,7 @@ constexpr BoolWord kBoolWords[] = {{"true", true}, {"false", false}, {"1", true}
 
 // What the option takes, for the end of an error message: "a whole number from 0 to 20".
 std::string Wanted(const Spec& spec) {
-  const std::string limits = internal::Limits(spec);
+  std::string limits = internal::Limits(spec);
   const std::string_view gap = limits.empty() ? "" : " ";
   switch (spec.type) {
     case Type::kBool:
@@ -305,9 +305,9 @@ double Values::Float(std::string_view name) const {
 }
 
 const std::string& Values::String(std::string_view name) const {
-  static const std::string kUnset;
+  static const std::string unset;
   const Value& value = At(name).value;
-  if (std::holds_alternative<std::monostate>(value)) return kUnset;
+  if (std::holds_alternative<std::monostate>(value)) return unset;
   const auto* text = std::get_if<std::string>(&value);
   CHECK(text != nullptr) << name << " is no string";
   return *text;

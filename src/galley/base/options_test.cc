@@ -163,7 +163,7 @@ struct BadValue {
 };
 
 TEST(Options, WrongValuesNameValueAndLimit) {
-  const BadValue kCases[] = {
+  const BadValue cases[] = {
       {"--top-k=ten", "--top-k: \"ten\" is not a whole number; give a whole number from 0 to 100"},
       {"--top-k=101", "--top-k: 101 is too large; give a whole number from 0 to 100"},
       {"--top-k=-1", "--top-k: -1 is too small; give a whole number from 0 to 100"},
@@ -182,7 +182,7 @@ TEST(Options, WrongValuesNameValueAndLimit) {
        "--cache: \"99999999TiB\" is out of range; give a size such as 4096, 512MiB or 4GB of at least 4096"},
       {"--thinking=maybe", "--thinking: \"maybe\" is neither true nor false; give true or false"},
   };
-  for (const BadValue& c : kCases) EXPECT_EQ(ErrorOf({.arguments = {c.flag}}), c.message);
+  for (const BadValue& c : cases) EXPECT_EQ(ErrorOf({.arguments = {c.flag}}), c.message);
 }
 
 TEST(Options, LongValuesAreCutInMessages) {

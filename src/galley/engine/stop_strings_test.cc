@@ -51,7 +51,7 @@ struct Case {
 };
 
 TEST(StopStrings, CutsBeforeTheFirstThatEnds) {
-  const Case kCases[] = {
+  const Case cases[] = {
       {{}, "abc", {"abc", std::nullopt}},
       {{"b"}, "abc", {"a", 0}},
       {{"bcd"}, "abc", {"abc", std::nullopt}},  // an unfinished one is text after all
@@ -65,7 +65,7 @@ TEST(StopStrings, CutsBeforeTheFirstThatEnds) {
       {{"###", "##"}, "a###", {"a", 1}},  // "##" ends first
       {{"x", "x"}, "ax", {"a", 0}},       // the same string twice
   };
-  for (const Case& c : kCases) {
+  for (const Case& c : cases) {
     const Result<StopSet> set = StopSet::Create(c.stops);
     ASSERT_TRUE(set.has_value()) << set.error().ToString();
     EXPECT_EQ(Feed(*set, std::vector<std::string>{c.text}), c.outcome) << c.text;

@@ -23,7 +23,8 @@ constexpr std::size_t kScanMembers = 16;
 
 struct Reader {
   const JsonParseOptions& options;
-  std::string error;  // set when Read fails
+  std::string error{};  // set when Read fails
+  ErrorCode code = ErrorCode::kInvalidArgument;
 
   bool Fail(std::string_view why) {
     if (error.empty()) error = why;
@@ -94,7 +95,10 @@ bool Reader::ReadObject(od::value& value, Json& out, int depth) {
       if (auto it = index.find(key); it != index.end()) seen = it->second;
     }
     if (seen) {
-      if (options.refuse_duplicates) return Fail(fmt::format("the key \"{}\" stands twice in one object", key));
+      if (options.refuse_duplicates) {
+        code = ErrorCode::kCorrupt;
+        return Fail(fmt::format("the key \"{}\" stands twice in one object", key));
+      }
       members[*seen].value = std::move(member);
       continue;
     }
@@ -285,14 +289,14 @@ Result<Json> ParseJson(std::string_view text, const JsonParseOptions& options) {
   if (auto code = parser.iterate(padded).get(document); code != simdjson::SUCCESS)
     return fail(simdjson::error_message(code));
   if (document.get_array().get(outer) != simdjson::SUCCESS) return fail("not a JSON value");
-  Reader reader{options, {}};
+  Reader reader{options};
   Json result;
   int count = 0;
   for (auto item : outer) {
     od::value value;
     if (std::move(item).get(value) != simdjson::SUCCESS) return fail("not a JSON value");
     if (++count > 1) return fail("text after the value");
-    if (!reader.Read(value, result, 0)) return fail(reader.error);
+    if (!reader.Read(value, result, 0)) return Err(reader.code, fmt::format("not JSON: {}", reader.error));
   }
   if (count == 0) return fail("empty text");
   // Only a document that was read to its end has no current location.

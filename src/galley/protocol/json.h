@@ -87,7 +87,8 @@ struct JsonParseOptions {
 };
 
 // Reads exactly one JSON text (RFC 8259: UTF-8, no lone surrogates, blanks around it allowed). Integers outside
-// int64/uint64 and "-0" become doubles. kInvalidArgument for anything else, numbers beyond a double included.
+// int64/uint64 and "-0" become doubles. kCorrupt for a refused duplicate; kInvalidArgument for anything else that is
+// wrong, numbers beyond a double included.
 [[nodiscard]] Result<Json> ParseJson(std::string_view text, const JsonParseOptions& options = {});
 
 enum class JsonStyle {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <lzma.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <iterator>
@@ -12,10 +13,9 @@
 
 namespace galley::protocol {
 
-std::string ReadVectorText(std::string_view name) {
-  const std::string path = fmt::format("{}/tests/cases/recipe/{}.jsonl.xz", GALLEY_SOURCE_DIR, name);
+std::string ReadXz(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  CHECK(file.good()) << path;
+  if (!file.good()) return {};
   const std::string packed((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   lzma_stream stream = LZMA_STREAM_INIT;
   CHECK(lzma_stream_decoder(&stream, UINT64_MAX, 0) == LZMA_OK);
@@ -33,6 +33,24 @@ std::string ReadVectorText(std::string_view name) {
   lzma_end(&stream);
   CHECK(status == LZMA_STREAM_END) << path << " is damaged";
   return text;
+}
+
+std::string ReadVectorText(std::string_view name) {
+  const std::string path = fmt::format("{}/tests/cases/recipe/{}.jsonl.xz", GALLEY_SOURCE_DIR, name);
+  std::string text = ReadXz(path);
+  CHECK(!text.empty()) << path;
+  return text;
+}
+
+const text::Tokenizer* SharedTokenizer() {
+  static const auto* tokenizer = [] {
+    const std::string json = ReadXz(std::string(GALLEY_SHARED_DIR) + "/recipe/tokenizer.json.xz");
+    if (json.empty()) return static_cast<text::Tokenizer*>(nullptr);
+    auto loaded = text::Tokenizer::FromJson(json);
+    CHECK(loaded.has_value()) << loaded.error().message;
+    return new text::Tokenizer(std::move(*loaded));
+  }();
+  return tokenizer;
 }
 
 std::vector<Json> ReadVectors(std::string_view name) {
@@ -62,6 +80,21 @@ std::string TextAt(const Json& value, std::initializer_list<std::string_view> pa
   const Json found = At(value, path);
   const std::string* text = found.if_string();
   return text == nullptr ? std::string() : *text;
+}
+
+bool SameJson(const Json& a, const Json& b) {
+  if (const Json::Object* members = a.if_object()) {
+    if (!b.is_object() || members->size() != b.if_object()->size()) return false;
+    return std::all_of(members->begin(), members->end(), [&](const Json::Member& member) {
+      const Json* other = b.Find(member.key);
+      return other != nullptr && SameJson(member.value, *other);
+    });
+  }
+  if (const Json::Array* elements = a.if_array()) {
+    return b.is_array() &&
+           std::equal(elements->begin(), elements->end(), b.if_array()->begin(), b.if_array()->end(), SameJson);
+  }
+  return a == b;
 }
 
 }  // namespace galley::protocol

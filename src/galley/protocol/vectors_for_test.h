@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "galley/protocol/json.h"
+#include "galley/text/tokenizer.h"
 
 namespace galley::protocol {
 
@@ -18,5 +19,14 @@ namespace galley::protocol {
 // `value` at a path of keys, null when absent: At(row, {"expect", "conversation"}).
 [[nodiscard]] Json At(const Json& value, std::initializer_list<std::string_view> path);
 [[nodiscard]] std::string TextAt(const Json& value, std::initializer_list<std::string_view> path);
+
+// Bytes of an xz file; empty when it does not exist.
+[[nodiscard]] std::string ReadXz(const std::string& path);
+
+// DeepSeek's tokenizer from the material beside the checkout; null when it is absent.
+[[nodiscard]] const text::Tokenizer* SharedTokenizer();
+
+// Equal but for the order of members, which JSON gives no meaning to.
+[[nodiscard]] bool SameJson(const Json& a, const Json& b);
 
 }  // namespace galley::protocol

@@ -6,8 +6,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
 
-PROMPT ?= Once upon a time, in a small house by the sea, there lived a girl named Mia. One morning, she found
-RUN_ARGS ?= --raw --max-tokens 96 --temperature 0.9 --top-p 0.92 --seed 7
+PROMPT ?= Once upon a time
+RUN_ARGS ?= --raw --max-tokens 88 --temperature 0.7 --top-p 0.9 --seed 5
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 20
 BENCH_ARGS ?=

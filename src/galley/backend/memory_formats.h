@@ -12,7 +12,6 @@
 namespace galley::backend {
 
 inline constexpr int kBlockTokens = 128;  // tokens of history in one block
-inline constexpr int kBacktrackRows = 5;  // rows that rejected drafts can take back from a ring
 
 // History of one owner layer. A block holds kBlockTokens / ratio entries; within a block the parts follow each other:
 // latent codes (two e2m1 a byte), latent scales (e4m3 per 16), index key codes, index key scales (UE8M0 per 32).

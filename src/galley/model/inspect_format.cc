@@ -114,7 +114,7 @@ void WriteKv(Text& text, const Config& config, const KvCost& kv) {
              fmt::format("ratio {}, {:g} B a token", owner.ratio, owner.bytes_per_token()));
   }
   text.Row("all owners", fmt::format("{:g} B a token", kv.history_bytes_per_token));
-  text.Row("block", fmt::format("{} tokens, {} B", kBlockTokens, kv.block_bytes));
+  text.Row("block", fmt::format("{} tokens, {} B", backend::kBlockTokens, kv.block_bytes));
   text.Row("slot of a sequence",
            fmt::format("{} B: windows {}, compressor {}, Engram ids {}, drafts {}", kv.slot_bytes(), kv.window_bytes,
                        kv.compressor_bytes, kv.engram_bytes, kv.draft_bytes));
@@ -205,7 +205,7 @@ void WriteKvJson(io::JsonWriter& json, const Config& config, const KvCost& kv) {
   }
   json.EndArray();
   json.Key("history_bytes_per_token").Double(kv.history_bytes_per_token);
-  json.Key("block_tokens").Int(kBlockTokens).Key("block_bytes").Int(kv.block_bytes);
+  json.Key("block_tokens").Int(backend::kBlockTokens).Key("block_bytes").Int(kv.block_bytes);
   json.Key("slot_bytes").Int(kv.slot_bytes()).Key("slot").BeginObject();
   json.Key("window_bytes").Int(kv.window_bytes).Key("compressor_bytes").Int(kv.compressor_bytes);
   json.Key("engram_bytes").Int(kv.engram_bytes).Key("draft_bytes").Int(kv.draft_bytes);

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a sequence costs in KV memory, from the config alone: history (blocks of 128 tokens over the owner layers) and
-// state (one slot). Record sizes are those of ARCHITECTURE.md section 4. Pure; bytes.
+// What a sequence costs in KV memory, as its StateLayout has it: history (blocks of 128 tokens over the owner layers)
+// and state (one slot). Pure; bytes.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "galley/backend/memory_formats.h"
 #include "galley/model/config.h"
 
 namespace galley::model {
-
-inline constexpr int kBlockTokens = 128;
 
 struct OwnerCost {
   int layer;
@@ -22,7 +21,7 @@ struct OwnerCost {
 struct KvCost {
   std::vector<OwnerCost> owners;
   double history_bytes_per_token = 0;  // of all owners
-  std::int64_t block_bytes = 0;        // history of kBlockTokens tokens
+  std::int64_t block_bytes = 0;        // history of one block
   // One slot, by kind of state. Rings are as deep as the layer looks back plus what a rejected draft takes back.
   std::int64_t window_bytes = 0;
   std::int64_t compressor_bytes = 0;

@@ -19,9 +19,10 @@ backend::HistorySlab SlabShape(const Config& config, int ratio) {
 
 StateLayout StateLayout::Make(const Config& config) {
   StateLayout layout;
-  layout.window_ring_rows = config.window_size + backend::kBacktrackRows;
-  layout.input_ring_rows = 2 + backend::kBacktrackRows;
-  layout.id_ring_rows = config.engram.max_ngram_size - 1 + backend::kBacktrackRows;
+  layout.backtrack_rows = config.dspark.n_stages > 0 ? config.dspark.block_size : 0;
+  layout.window_ring_rows = config.window_size + layout.backtrack_rows;
+  layout.input_ring_rows = 2 + layout.backtrack_rows;
+  layout.id_ring_rows = config.engram.max_ngram_size - 1 + layout.backtrack_rows;
   layout.window_record_bytes = backend::WindowRecordBytes(config.head_dim);
   layout.input_record_bytes = 2 * static_cast<std::size_t>(config.head_dim) * sizeof(float);
 
@@ -32,6 +33,9 @@ StateLayout StateLayout::Make(const Config& config) {
   };
   for (int layer = 0; layer < config.n_layers; ++layer) {
     layout.window_offset.push_back(reserve(layout.window_ring_rows, layout.window_record_bytes));
+  }
+  for (int stage = 0; stage < config.dspark.n_stages; ++stage) {
+    layout.draft_offset.push_back(reserve(layout.window_ring_rows, layout.window_record_bytes));
   }
   for (const int layer : config.kv_source_layers) {
     Owner owner{.layer = layer, .ratio = config.compress_ratios[static_cast<std::size_t>(layer)]};

@@ -21,7 +21,9 @@ struct StateLayout {
   };
   std::vector<Owner> owners;
   std::vector<std::size_t> window_offset;  // [n_layers], in the slot
+  std::vector<std::size_t> draft_offset;   // [draft stages], window rings of the draft head
   std::size_t id_ring_offset = 0;
+  int backtrack_rows = 0;    // rows that rejected drafts can take back: the draft depth
   int window_ring_rows = 0;  // window + backtrack
   int input_ring_rows = 0;   // pair + backtrack
   int id_ring_rows = 0;      // earlier ids of the longest n-gram + backtrack

@@ -103,7 +103,9 @@ std::size_t BpeModel::MergeShort(BpeScratch& scratch, std::size_t size) const {
 }
 
 std::size_t BpeModel::MergeLong(BpeScratch& scratch, std::size_t count) const {
-  auto& [symbols, links, heap, steps] = scratch;
+  auto& symbols = scratch.symbols;
+  auto& links = scratch.links;
+  auto& heap = scratch.heap;
   const auto size = static_cast<std::uint32_t>(count);
   links.resize(size);
   heap.clear();
@@ -116,7 +118,7 @@ std::size_t BpeModel::MergeLong(BpeScratch& scratch, std::size_t count) const {
   const auto update = [&](std::uint32_t at) {
     const std::uint32_t next = links[at].next;
     symbols[at].rank = next == size ? kNoMerge : FindRank(symbols[at].id, symbols[next].id);
-    ++steps;
+    ++scratch.steps;
     if (symbols[at].rank == kNoMerge) return;
     heap.push_back(HeapEntry(symbols[at].rank, at));
     std::push_heap(heap.begin(), heap.end(), later);
@@ -125,7 +127,7 @@ std::size_t BpeModel::MergeLong(BpeScratch& scratch, std::size_t count) const {
     std::pop_heap(heap.begin(), heap.end(), later);
     const std::uint64_t entry = heap.back();
     heap.pop_back();
-    ++steps;
+    ++scratch.steps;
     const auto at = static_cast<std::uint32_t>(entry);
     const auto rank = static_cast<std::uint32_t>(entry >> 32);
     if (symbols[at].rank != rank) continue;  // the pair has changed since, or its left symbol is gone

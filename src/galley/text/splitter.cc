@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
+#include <cstring>
 
 #include "galley/text/unicode.h"
 #include "galley/text/utf8.h"
@@ -35,6 +37,21 @@ constexpr bool IsAsciiLetter(unsigned char c) {
   return static_cast<unsigned char>((c | 0x20U) - 'a') < 26;
 }
 
+// How many of the eight bytes at `data` come before the first that is no ASCII letter. The high bit of each byte of the
+// sums says whether a letter, made lower case, is at least 'a' or above 'z'. A byte that is not ASCII can carry into
+// the bytes behind it, which no longer matter then.
+std::size_t LeadingAsciiLetters(const char* data) {
+  static_assert(std::endian::native == std::endian::little, "the first byte is the lowest");
+  constexpr std::uint64_t kOnes = 0x0101010101010101U, kHigh = 0x80 * kOnes;
+  std::uint64_t word;
+  std::memcpy(&word, data, sizeof(word));
+  const std::uint64_t lower = word | (0x20 * kOnes);
+  const std::uint64_t from_a = lower + (0x80 - 'a') * kOnes;
+  const std::uint64_t above_z = lower + (0x7F - 'z') * kOnes;
+  const std::uint64_t others = ~(from_a & ~above_z & ~word) & kHigh;
+  return static_cast<std::size_t>(std::countr_zero(others)) / 8;
+}
+
 constexpr std::array<std::uint8_t, 128> kAsciiClass = [] {
   std::array<std::uint8_t, 128> table{};
   for (unsigned c = 0; c < 128; ++c) {
@@ -59,7 +76,7 @@ constexpr std::array<std::uint8_t, 128> kAsciiClass = [] {
 
 constexpr std::array<std::uint8_t, 7> kGroupClass = {kNone, kWord, kWord, kDigit, kPunct, kPunct, kWhite};
 
-std::uint8_t ClassOf(char32_t code) {
+inline std::uint8_t ClassOf(char32_t code) {
   const bool cjk = code - 0x4E00U <= 0x9FA5U - 0x4E00U || code - 0x3040U <= 0x30FFU - 0x3040U;
   return static_cast<std::uint8_t>(kGroupClass[static_cast<std::size_t>(GroupOf(code))] | (cjk ? kCjk : 0));
 }
@@ -89,6 +106,22 @@ class Reader {
   [[nodiscard]] bool IsAsciiLetterAt(std::size_t pos) const {
     counter_.Step();
     return pos < text_.size() && IsAsciiLetter(static_cast<unsigned char>(text_[pos]));
+  }
+
+  // As RunEnd for words, which are most of most texts: ASCII letters eight at a time.
+  [[nodiscard]] std::size_t WordEnd(std::size_t pos) const {
+    while (text_.size() - pos >= 8) {
+      const std::size_t letters = LeadingAsciiLetters(text_.data() + pos);
+      pos += letters;
+      if (letters == 8) continue;
+      counter_.Step();
+      const auto byte = static_cast<unsigned char>(text_[pos]);
+      if (byte < 0x80) return pos;
+      const Unit unit = Wide(pos);
+      if (unit.cls != kWord) return pos;
+      pos += unit.length;
+    }
+    return RunEnd(pos, kWord);
   }
 
   // First offset from `pos` on whose class is not `cls`.
@@ -175,6 +208,7 @@ std::size_t PieceEnd(const Reader<Counter>& reader, std::size_t pos) {
   const std::size_t next = pos + first.length;
   switch (first.cls) {
     case kWord:
+      return reader.WordEnd(next);
     case kWord | kCjk:
       return reader.RunEnd(next, first.cls);
     case kDigit:
@@ -191,7 +225,7 @@ std::size_t PieceEnd(const Reader<Counter>& reader, std::size_t pos) {
     case kBlank:
     case kWhite: {
       const Unit second = reader.At(next);
-      if (second.cls == kWord) return reader.RunEnd(next + second.length, kWord);
+      if (second.cls == kWord) return reader.WordEnd(next + second.length);
       if (first.cls == kBlank && second.cls == kPunct) return PunctEnd(reader, next + second.length, kPunct);
       return SpaceEnd(reader, pos);
     }

@@ -34,6 +34,10 @@ Result<std::string> ReadWholeFile(const std::filesystem::path& path) {
                path.string());
   }
   if (error) return Err(ErrorCode::kIo, error.message(), path.string());
+  if (size > kTokenizerFileBytesMax) {
+    return Err(ErrorCode::kInvalidArgument,
+               fmt::format("the file has {} bytes; the limit is {}", size, kTokenizerFileBytesMax), path.string());
+  }
   std::string content(static_cast<std::size_t>(size), '\0');
   std::ifstream file(path, std::ios::binary);
   if (!file.read(content.data(), static_cast<std::streamsize>(size))) {

@@ -137,7 +137,7 @@ const Refusal kRefusals[] = {
     {"an empty added token", [](json& f) { f["added_tokens"] = {test::AddedTokenJson(300, "", true)}; },
      ErrorCode::kInvalidArgument, "added_tokens[0].content"},
     {"an endless added token",
-     [](json& f) { f["added_tokens"] = {test::AddedTokenJson(300, std::string(1025, 'x'), true)}; },
+     [](json& f) { f["added_tokens"] = {test::AddedTokenJson(300, std::string(257, 'x'), true)}; },
      ErrorCode::kInvalidArgument, "added_tokens[0].content"},
     {"an added token without an id",
      [](json& f) {

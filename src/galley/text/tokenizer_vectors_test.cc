@@ -145,6 +145,7 @@ TEST(TokenizerVectors, RenderedPromptsWithSpecialRanges) {
 TEST(TokenizerVectors, NanoPrompts) {
   GALLEY_NEEDS_SHARED("nano/golden.json");
   const Tokenizer tokenizer = test::NanoTokenizer();
+  EXPECT_TRUE(tokenizer.has_official_split());
   const json golden = json::parse(test::ReadFile(test::SharedFile("nano/golden.json")));
   const json& prompts = golden.contains("prompts") ? golden["prompts"] : golden;
   int compared = 0;

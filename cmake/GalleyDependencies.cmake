@@ -16,7 +16,6 @@ if(GALLEY_TESTS)
   include(GoogleTest)
 endif()
 if(GALLEY_BENCH)
-  find_package(CLI11 REQUIRED)
   find_package(benchmark REQUIRED)
   find_package(CLI11 REQUIRED)  # command lines of the benchmark programs
 endif()

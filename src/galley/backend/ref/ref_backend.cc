@@ -24,14 +24,17 @@ Result<Buffer> RefBackend::Allocate(std::size_t bytes, std::string_view purpose)
   const std::uint64_t usable = UsableMemoryBytes();
   // calloc leaves pages untouched until they are used, so a large plan costs nothing by itself; a plan that could never
   // be used in full is refused here rather than killed later.
-  auto* data = allocated_ + bytes > usable ? nullptr : static_cast<std::byte*>(std::calloc(bytes, 1));
+  const bool fits = allocated_ + bytes <= usable;
+  auto* data = fits ? static_cast<std::byte*>(std::calloc(bytes, 1)) : nullptr;
   if (data == nullptr) {
     return Err(
         ErrorCode::kResourceExhausted,
-        fmt::format("{} needs {:.1f} MiB on top of {:.1f} MiB already planned, but this process may use {:.1f} MiB; "
-                    "use a shorter context (--max-seq-len), a smaller chunk (--prefill-chunk) or a machine with "
-                    "more memory",
-                    purpose, ToMiB(bytes), ToMiB(allocated_), ToMiB(usable)));
+        fmt::format("{} needs {:.1f} MiB on top of {:.1f} MiB already planned, but {}; use a shorter context "
+                    "(--max-seq-len), a smaller chunk (--prefill-chunk) or a machine with more memory",
+                    purpose, ToMiB(bytes), ToMiB(allocated_),
+                    fits ? fmt::format("the system has no more to give (program, weights and plan share {:.1f} MiB)",
+                                       ToMiB(usable))
+                         : fmt::format("this process may use {:.1f} MiB", ToMiB(usable))));
   }
   allocated_ += bytes;
   return Buffer(data, bytes, [](std::byte* p) { std::free(p); });

@@ -264,11 +264,11 @@ std::string_view Json::type_name() const {
   return kNames[value_.index()];
 }
 
-bool operator==(const Json& a, const Json& b) {
-  return a.value_ == b.value_;
-}
 static bool operator==(const Json::Member& a, const Json::Member& b) {
   return a.key == b.key && a.value == b.value;
+}
+bool operator==(const Json& a, const Json& b) {
+  return a.value_ == b.value_;
 }
 
 Result<Json> ParseJson(std::string_view text, const JsonParseOptions& options) {

@@ -22,17 +22,17 @@ class Json {
   using Object = std::vector<Member>;
 
   Json() = default;
-  Json(std::nullptr_t) {}                                       // NOLINT: literals read as JSON
-  Json(bool value) : value_(value) {}                           // NOLINT
-  Json(int value) : value_(std::int64_t{value}) {}              // NOLINT
-  Json(std::int64_t value) : value_(value) {}                   // NOLINT
-  Json(std::uint64_t value);                                    // NOLINT
-  Json(double value) : value_(value) {}                         // NOLINT
-  Json(std::string value) : value_(std::move(value)) {}         // NOLINT
-  Json(std::string_view value) : value_(std::string(value)) {}  // NOLINT
-  Json(const char* value) : value_(std::string(value)) {}       // NOLINT
-  Json(Array value) : value_(std::move(value)) {}               // NOLINT
-  Json(Object value) : value_(std::move(value)) {}              // NOLINT
+  Json(std::nullptr_t);          // NOLINT: literals read as JSON
+  Json(bool value);              // NOLINT
+  Json(int value);               // NOLINT
+  Json(std::int64_t value);      // NOLINT
+  Json(std::uint64_t value);     // NOLINT
+  Json(double value);            // NOLINT
+  Json(std::string value);       // NOLINT
+  Json(std::string_view value);  // NOLINT
+  Json(const char* value);       // NOLINT
+  Json(Array value);             // NOLINT
+  Json(Object value);            // NOLINT
   // JsonObject({{"type", "object"}, …}) reads better than nested braces that could also mean an array.
   [[nodiscard]] static Json MakeObject(std::vector<std::pair<std::string_view, Json>> members);
 
@@ -80,6 +80,18 @@ struct Json::Member {
   std::string key;
   Json value;
 };
+
+// Here and not in the class, because Clang instantiates std::variant in them, which needs the whole Member.
+inline Json::Json(std::nullptr_t) {}
+inline Json::Json(bool value) : value_(value) {}
+inline Json::Json(int value) : value_(std::int64_t{value}) {}
+inline Json::Json(std::int64_t value) : value_(value) {}
+inline Json::Json(double value) : value_(value) {}
+inline Json::Json(std::string value) : value_(std::move(value)) {}
+inline Json::Json(std::string_view value) : value_(std::string(value)) {}
+inline Json::Json(const char* value) : value_(std::string(value)) {}
+inline Json::Json(Array value) : value_(std::move(value)) {}
+inline Json::Json(Object value) : value_(std::move(value)) {}
 
 struct JsonParseOptions {
   int depth_max = 127;             // arrays and objects inside each other

@@ -17,7 +17,7 @@
 namespace galley::text {
 
 // Longest spelling of an added token; bounds the work at each byte of a text.
-inline constexpr std::size_t kAddedTokenBytesMax = 1024;
+inline constexpr std::size_t kAddedTokenBytesMax = 256;
 
 struct AddedToken {
   std::string content;

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -31,7 +32,7 @@ struct BpeScratch {
     std::uint32_t previous;
     std::uint32_t next;
   };
-  std::vector<Symbol> symbols;
+  std::vector<Symbol> symbols;  // as many as the longest piece so far had bytes
   std::vector<Links> links;
   std::vector<std::uint64_t> heap;
   std::int64_t steps = 0;  // pairs looked at, heap operations included; only ever grows
@@ -40,32 +41,28 @@ struct BpeScratch {
 class BpeModel {
  public:
   static constexpr std::uint32_t kNoMerge = 0xFFFFFFFF;
+  static constexpr std::size_t kMergesMax = (std::size_t{1} << 22) - 1;
 
-  // `byte_ids[b]` is the token of byte b. `merges` are in order of rank. Errors: kCorrupt when a pair is listed twice.
+  // `byte_ids[b]` is the token of byte b. `merges` are in order of rank; their ids are in [0, kTokenIdLimit). Errors:
+  // kInvalidArgument (more than kMergesMax merges), kCorrupt (a pair is listed twice).
   [[nodiscard]] static Result<BpeModel> Create(const std::array<TokenId, 256>& byte_ids,
                                                const std::vector<Merge>& merges);
 
-  // Appends the tokens of `piece`. Requires piece.size() < 2^32 - 1.
-  void Encode(std::string_view piece, BpeScratch& scratch, std::vector<TokenId>& out) const;
+  // Tokens of `piece`, as the ids of the symbols that are left; valid until the scratch is used again. Requires
+  // piece.size() < 2^32 - 1.
+  std::span<const BpeScratch::Symbol> Encode(std::string_view piece, BpeScratch& scratch) const;
 
  private:
-  struct Slot {
-    TokenId left = -1;
-    TokenId right = -1;
-    std::uint32_t rank = kNoMerge;
-    TokenId product = -1;
-  };
-  struct Found {
-    std::uint32_t rank = kNoMerge;
-    TokenId product = -1;
-  };
-
-  [[nodiscard]] Found Find(TokenId left, TokenId right) const;
-  void EncodeShort(BpeScratch& scratch) const;
-  void EncodeLong(BpeScratch& scratch) const;
+  // Rank of the merge of two tokens, or kNoMerge.
+  [[nodiscard]] std::uint32_t FindRank(TokenId left, TokenId right) const;
+  // Both merge the first `size` symbols of the scratch and return how many are left.
+  std::size_t MergeShort(BpeScratch& scratch, std::size_t size) const;
+  std::size_t MergeLong(BpeScratch& scratch, std::size_t size) const;
 
   std::array<TokenId, 256> byte_ids_{};
-  std::vector<Slot> slots_;        // open addressing over (left, right); a power of two
+  // Open addressing over pairs of tokens; a power of two. A slot packs the left id, the right id and the rank into 21,
+  // 21 and 22 bits, because this table is read at random and should fit into the caches.
+  std::vector<std::uint64_t> slots_;
   std::vector<TokenId> products_;  // by rank
 };
 

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <span>
 #include <vector>
 
 #include "galley/base/strong_id.h"
@@ -24,15 +23,17 @@ class PieceCache {
   // The piece, zero-padded, and its length in the last byte, so that pieces that differ in trailing NULs differ here.
   struct Key {
     std::array<std::uint64_t, 4> words;
-    friend bool operator==(const Key&, const Key&) = default;
+    // Without the branches and the call that the generic comparison of arrays becomes.
+    friend bool operator==(const Key& a, const Key& b) {
+      return ((a.words[0] ^ b.words[0]) | (a.words[1] ^ b.words[1]) | (a.words[2] ^ b.words[2]) |
+              (a.words[3] ^ b.words[3])) == 0;
+    }
   };
 
   struct alignas(64) Slot {
     Key key{};
     std::array<TokenId, kTokensMax> ids{};
     std::uint32_t count = 0;
-
-    [[nodiscard]] std::span<const TokenId> tokens() const { return {ids.data(), count}; }
   };
   static_assert(sizeof(Slot) == 64);
 
@@ -49,7 +50,11 @@ class PieceCache {
     if (static_cast<std::size_t>(limit - piece) >= sizeof(key)) {
       // One copy of fixed size and a mask is several times faster than a copy of variable size.
       std::memcpy(&key, piece, sizeof(key));
-      for (std::size_t i = 0; i < key.words.size(); ++i) key.words[i] &= kMasks[size][i];
+      const auto& mask = kMasks[size];
+      key.words[0] &= mask[0];
+      key.words[1] &= mask[1];
+      key.words[2] &= mask[2];
+      key.words[3] &= mask[3];
     } else {
       std::memcpy(&key, piece, size);
     }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,5 +22,9 @@ namespace galley::text {
 
 // End of the piece that starts at `pos`, which must be 0 or the end of a piece. Requires pos < text.size().
 [[nodiscard]] std::size_t OfficialPieceEnd(std::string_view text, std::size_t pos);
+
+// Characters that cutting all of `text` looks at, those looked at twice counted twice. Lets tests show that the work is
+// linear without a clock.
+[[nodiscard]] std::int64_t OfficialSplitSteps(std::string_view text);
 
 }  // namespace galley::text

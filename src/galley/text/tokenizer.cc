@@ -34,6 +34,10 @@ Result<std::string> ReadWholeFile(const std::filesystem::path& path) {
                path.string());
   }
   if (error) return Err(ErrorCode::kIo, error.message(), path.string());
+  if (size > kTokenizerFileBytesMax) {
+    return Err(ErrorCode::kInvalidArgument,
+               fmt::format("the file has {} bytes; the limit is {}", size, kTokenizerFileBytesMax), path.string());
+  }
   std::string content(static_cast<std::size_t>(size), '\0');
   std::ifstream file(path, std::ios::binary);
   if (!file.read(content.data(), static_cast<std::streamsize>(size))) {
@@ -41,6 +45,42 @@ Result<std::string> ReadWholeFile(const std::filesystem::path& path) {
   }
   return content;
 }
+
+// Tokens being written. The vector is kept larger than its content, so that a slot of the cache can be copied whole.
+class TokenSink {
+ public:
+  explicit TokenSink(std::size_t bytes) : tokens_(bytes / kBytesPerToken + kSpare) {}
+
+  void Append(const PieceCache::Slot& slot) {
+    Reserve(slot.ids.size());
+    std::copy_n(slot.ids.begin(), slot.ids.size(), tokens_.data() + count_);
+    count_ += slot.count;
+  }
+  void Append(std::span<const BpeScratch::Symbol> symbols) {
+    Reserve(symbols.size());
+    for (const BpeScratch::Symbol& symbol : symbols) tokens_[count_++] = symbol.id;
+  }
+  void Append(TokenId id) {
+    Reserve(1);
+    tokens_[count_++] = id;
+  }
+
+  [[nodiscard]] std::vector<TokenId> Take() {
+    tokens_.resize(count_);
+    return std::move(tokens_);
+  }
+
+ private:
+  void Reserve(std::size_t more) {
+    if (tokens_.size() - count_ < more) tokens_.resize(2 * tokens_.size() + more);
+  }
+
+  // A first guess that most texts do not outgrow.
+  static constexpr std::size_t kBytesPerToken = 3, kSpare = 64;
+
+  std::vector<TokenId> tokens_;
+  std::size_t count_ = 0;
+};
 
 // A one-off encoding should not pay for a cache that is larger than its text can use.
 EncoderOptions OptionsForOneText(std::size_t bytes) {
@@ -151,11 +191,11 @@ struct Encoder::Impl {
       : model(*tokenizer.impl_), cache(options.cache_slots) {}
 
   // Appends the tokens of one piece. `limit` is the end of the text that holds it.
-  void AppendPiece(std::string_view piece, const char* limit, std::vector<TokenId>& out);
+  void AppendPiece(std::string_view piece, const char* limit, TokenSink& out);
   // Appends the tokens of `text` read as ordinary characters.
-  [[nodiscard]] Status AppendPlain(std::string_view text, std::vector<TokenId>& out);
+  [[nodiscard]] Status AppendPlain(std::string_view text, TokenSink& out);
   // Appends the added token that `text` spells.
-  [[nodiscard]] Status AppendSpecial(std::string_view text, std::vector<TokenId>& out) const;
+  [[nodiscard]] Status AppendSpecial(std::string_view text, TokenSink& out) const;
 
   const Tokenizer::Impl& model;
   PieceCache cache;
@@ -163,29 +203,28 @@ struct Encoder::Impl {
   EncodeWork work;
 };
 
-void Encoder::Impl::AppendPiece(std::string_view piece, const char* limit, std::vector<TokenId>& out) {
+void Encoder::Impl::AppendPiece(std::string_view piece, const char* limit, TokenSink& out) {
   ++work.pieces;
   if (piece.size() > PieceCache::kPieceBytesMax || !cache.enabled()) {
-    model.bpe.Encode(piece, scratch, out);
+    out.Append(model.bpe.Encode(piece, scratch));
     return;
   }
   const PieceCache::Key key = PieceCache::KeyOf(piece.data(), piece.size(), limit);
   PieceCache::Slot& slot = cache.SlotOf(key);
   if (slot.key == key) {
     ++work.cache_hits;
-    out.insert(out.end(), slot.tokens().begin(), slot.tokens().end());
+    out.Append(slot);
     return;
   }
-  const std::size_t before = out.size();
-  model.bpe.Encode(piece, scratch, out);
-  const std::size_t count = out.size() - before;
-  if (count > PieceCache::kTokensMax) return;
+  const std::span<const BpeScratch::Symbol> symbols = model.bpe.Encode(piece, scratch);
+  out.Append(symbols);
+  if (symbols.size() > PieceCache::kTokensMax) return;
   slot.key = key;
-  slot.count = static_cast<std::uint32_t>(count);
-  std::copy_n(out.begin() + static_cast<std::ptrdiff_t>(before), count, slot.ids.begin());
+  slot.count = static_cast<std::uint32_t>(symbols.size());
+  std::transform(symbols.begin(), symbols.end(), slot.ids.begin(), [](const auto& symbol) { return symbol.id; });
 }
 
-Status Encoder::Impl::AppendPlain(std::string_view text, std::vector<TokenId>& out) {
+Status Encoder::Impl::AppendPlain(std::string_view text, TokenSink& out) {
   if (text.size() > kTextBytesMax) {
     return Err(ErrorCode::kInvalidArgument,
                fmt::format("the text has {} bytes; at most {} can be encoded at once", text.size(), kTextBytesMax));
@@ -209,7 +248,7 @@ Status Encoder::Impl::AppendPlain(std::string_view text, std::vector<TokenId>& o
   return {};
 }
 
-Status Encoder::Impl::AppendSpecial(std::string_view text, std::vector<TokenId>& out) const {
+Status Encoder::Impl::AppendSpecial(std::string_view text, TokenSink& out) const {
   const auto id = model.vocabulary.FindLiteral(text);
   if (!id || !model.vocabulary.IsAdded(*id)) {
     return Err(
@@ -217,7 +256,7 @@ Status Encoder::Impl::AppendSpecial(std::string_view text, std::vector<TokenId>&
         fmt::format("\"{}\" is marked as a special token, but this tokenizer has no added token of that spelling",
                     ReplaceInvalidUtf8(text.substr(0, kAddedTokenBytesMax))));
   }
-  out.push_back(*id);
+  out.Append(*id);
   return {};
 }
 
@@ -228,25 +267,27 @@ Encoder& Encoder::operator=(Encoder&&) noexcept = default;
 Encoder::~Encoder() = default;
 
 Result<std::vector<TokenId>> Encoder::Encode(std::string_view text, AddedTokens added) {
-  std::vector<TokenId> out;
+  TokenSink out(text.size());
   std::size_t from = 0;
   if (added == AddedTokens::kMatch) {
     for (const AddedMatch& match : impl_->model.added.FindAll(text)) {
       RETURN_IF_ERROR(impl_->AppendPlain(text.substr(from, match.begin - from), out));
-      out.push_back(match.id);
+      out.Append(match.id);
       from = match.end;
     }
   }
   RETURN_IF_ERROR(impl_->AppendPlain(text.substr(from), out));
-  return out;
+  return out.Take();
 }
 
 Result<std::vector<TokenId>> Encoder::EncodeSegments(std::span<const Segment> segments) {
-  std::vector<TokenId> out;
+  std::size_t bytes = 0;
+  for (const Segment& segment : segments) bytes += segment.text.size();
+  TokenSink out(bytes);
   for (const Segment& segment : segments) {
     RETURN_IF_ERROR(segment.special ? impl_->AppendSpecial(segment.text, out) : impl_->AppendPlain(segment.text, out));
   }
-  return out;
+  return out.Take();
 }
 
 Result<std::vector<TokenId>> Encoder::EncodeWithSpecialRanges(std::string_view prompt,

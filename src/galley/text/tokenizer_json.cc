@@ -17,8 +17,6 @@ namespace {
 
 namespace dom = simdjson::dom;
 
-constexpr std::size_t kFileBytesMax = 256U << 20;
-
 // A JSON value with the path that error messages name.
 struct Node {
   dom::element value;
@@ -383,9 +381,10 @@ Result<TokenizerParts> ReadFile(const Node& root) {
 }  // namespace
 
 Result<TokenizerParts> ParseTokenizerJson(std::string_view json, std::string_view file) {
-  if (json.size() > kFileBytesMax) {
+  if (json.size() > kTokenizerFileBytesMax) {
     return Err(ErrorCode::kInvalidArgument,
-               fmt::format("the file has {} bytes; the limit is {}", json.size(), kFileBytesMax), std::string(file));
+               fmt::format("the file has {} bytes; the limit is {}", json.size(), kTokenizerFileBytesMax),
+               std::string(file));
   }
   dom::parser parser;
   dom::element root;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,8 @@
 #include "galley/text/vocabulary.h"
 
 namespace galley::text {
+
+inline constexpr std::size_t kTokenizerFileBytesMax = 256U << 20;
 
 struct TokenizerParts {
   Vocabulary vocabulary;

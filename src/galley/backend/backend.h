@@ -67,6 +67,9 @@ class Backend {
   virtual void Route(const RouteArgs& args) = 0;
   virtual void Moe(const MoeArgs& args) = 0;
   virtual void Head(const HeadArgs& args) = 0;
+  virtual void DraftWindow(const DraftWindowArgs& args) = 0;
+  virtual void DraftAttention(const DraftAttentionArgs& args) = 0;
+  virtual void DraftChain(const DraftChainArgs& args) = 0;
   virtual void GatherRows(const GatherRowsArgs& args) = 0;
 };
 

@@ -41,6 +41,13 @@ std::vector<std::int32_t> ToInt32(const std::vector<Position>& positions) {
   return {positions.begin(), positions.end()};
 }
 
+// Drafts made along a continuation, one entry a position.
+struct DraftDump {
+  std::vector<std::int32_t> positions, first_tokens, tokens;
+  std::vector<float> confidences, logits;
+  std::vector<std::byte> main_hidden;
+};
+
 struct Greedy {
   std::vector<std::int32_t> ids, second;
   std::vector<float> margin;
@@ -59,7 +66,12 @@ class Dumper {
  private:
   // Prefill in chunks; returns logits of the last rows.
   [[nodiscard]] Result<std::vector<float>> Prefill(Sequence& sequence, TensorCollector& collector) const;
-  [[nodiscard]] Result<Greedy> Continue(Sequence& sequence, std::span<const float> logits, int count) const;
+  // With `drafts`, the draft head runs at the first options.drafts positions of the continuation.
+  [[nodiscard]] Result<Greedy> Continue(Sequence& sequence, std::span<const float> logits, int count,
+                                        DraftDump* drafts = nullptr) const;
+  [[nodiscard]] Status RunDraft(Position position, TokenId next, const TensorCollector& collector,
+                                DraftDump& drafts) const;
+  void TakeDrafts(const DraftDump& drafts);
   [[nodiscard]] Status TakeRows(const TensorCollector& collector);
   [[nodiscard]] Status TakeWindow(const TensorCollector& collector, int layer);
   [[nodiscard]] Status TakeHistory(int owner_layer);
@@ -96,9 +108,10 @@ Result<std::vector<float>> Dumper::Prefill(Sequence& sequence, TensorCollector& 
   return logits;
 }
 
-Result<Greedy> Dumper::Continue(Sequence& sequence, std::span<const float> logits, int count) const {
+Result<Greedy> Dumper::Continue(Sequence& sequence, std::span<const float> logits, int count, DraftDump* drafts) const {
   const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
   std::vector<float> row(logits.end() - static_cast<std::ptrdiff_t>(vocab), logits.end());
+  const int draft_count = drafts != nullptr && loaded_.model().options().drafts ? options_.drafts : 0;
   Greedy greedy;
   for (int i = 0; i < count; ++i) {
     const std::vector<backend::RankedToken> top = backend::TopTokens(row, 2);
@@ -107,9 +120,45 @@ Result<Greedy> Dumper::Continue(Sequence& sequence, std::span<const float> logit
     greedy.second.push_back(top[1].id);
     greedy.margin.push_back(row[static_cast<std::size_t>(top[0].id)] - row[static_cast<std::size_t>(top[1].id)]);
     if (i + 1 == count || sequence.length() == loaded_.max_seq_len()) break;
-    ASSIGN_OR_RETURN(row, sequence.Append({&top[0].id, 1}, 1));
+    TensorCollector collector(loaded_.backend(), {sequence.length()}, {});
+    const bool draft = i < draft_count;
+    ASSIGN_OR_RETURN(row, sequence.Append({&top[0].id, 1}, 1, draft ? &collector : nullptr));
+    const std::vector<backend::RankedToken> next = backend::TopTokens(row, 1);
+    if (draft && !next.empty()) RETURN_IF_ERROR(RunDraft(sequence.length() - 1, next[0].id, collector, *drafts));
   }
   return greedy;
+}
+
+Status Dumper::RunDraft(Position position, TokenId next, const TensorCollector& collector, DraftDump& drafts) const {
+  const model::Config& c = loaded_.config();
+  const model::DraftInput input = {
+      .slot = SlotId{0}, .position = position, .token = next, .decoder_floor = 0, .sampling = {.temperature = 0}};
+  ASSIGN_OR_RETURN(const std::vector<model::Draft> result, loaded_.model().Drafts({&input, 1}, loaded_.state()));
+  ASSIGN_OR_RETURN(const std::optional<HostTensor> main_hidden, collector.Take("main_hidden", {position}));
+  CHECK(main_hidden.has_value()) << "position " << position << " showed no main hidden";
+  drafts.positions.push_back(static_cast<std::int32_t>(position));
+  drafts.first_tokens.push_back(next);
+  drafts.main_hidden.insert(drafts.main_hidden.end(), main_hidden->data.begin(), main_hidden->data.end());
+  drafts.tokens.insert(drafts.tokens.end(), result[0].tokens.begin(), result[0].tokens.end());
+  drafts.confidences.insert(drafts.confidences.end(), result[0].confidences.begin(), result[0].confidences.end());
+  const std::size_t values = static_cast<std::size_t>(c.dspark.block_size) * static_cast<std::size_t>(c.vocab_size);
+  drafts.logits.resize(drafts.logits.size() + values);
+  return loaded_.backend().CopyToHost(drafts.logits.data() + drafts.logits.size() - values, result[0].logits,
+                                      values * sizeof(float));
+}
+
+void Dumper::TakeDrafts(const DraftDump& drafts) {
+  const model::Config& c = loaded_.config();
+  const auto n = static_cast<std::int64_t>(drafts.positions.size());
+  if (n == 0) return;
+  const std::int64_t block = c.dspark.block_size;
+  const auto targets = static_cast<std::int64_t>(c.dspark.target_layer_ids.size());
+  tensors_["dspark.pos"] = Int32Tensor(drafts.positions);
+  tensors_["dspark.token"] = Int32Tensor(drafts.first_tokens);
+  tensors_["dspark.main_hidden"] = {DType::kBF16, {n, targets * c.dim}, drafts.main_hidden};
+  tensors_["dspark.tokens"] = MakeTensor(DType::kI32, {n, block}, drafts.tokens);
+  tensors_["dspark.confidence"] = MakeTensor(DType::kF32, {n, block}, drafts.confidences);
+  tensors_["dspark.logits"] = MakeTensor(DType::kF32, {n, block, c.vocab_size}, drafts.logits);
 }
 
 Status Dumper::Copy(const TensorCollector& collector, const std::string& name, const std::string& as,
@@ -250,7 +299,9 @@ Result<TensorMap> Dumper::Run() {
     Sequence sequence(loaded_);
     ASSIGN_OR_RETURN(const std::vector<float> logits, Prefill(sequence, collector));
     RETURN_IF_ERROR(TakeRows(collector));  // before the continuation adds to the history
-    ASSIGN_OR_RETURN(const Greedy greedy, Continue(sequence, logits, options_.greedy));
+    DraftDump drafts;
+    ASSIGN_OR_RETURN(const Greedy greedy, Continue(sequence, logits, options_.greedy, &drafts));
+    TakeDrafts(drafts);
     tensors_["ids"] = Int32Tensor(options_.ids);
     tensors_["rows"] = Int32Tensor(ToInt32(rows_));
     tensors_["logits"] = LogitTensor(logits);
@@ -306,6 +357,7 @@ Result<TensorMap> Dump(const DumpOptions& options) {
                                                           .threads = options.threads,
                                                           .rows_max = options.chunk > 0 ? options.chunk : length,
                                                           .logit_rows_max = kLogitRows,
+                                                          .drafts = options.drafts > 0,
                                                           .window_places = options.official_window ? length : 0,
                                                           .max_seq_len = 0}));
   RETURN_IF_ERROR(CheckIds(options, loaded));

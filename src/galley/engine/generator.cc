@@ -171,6 +171,7 @@ Result<std::unique_ptr<Generator>> Generator::Create(const GeneratorOptions& opt
                                                           .threads = options.threads,
                                                           .rows_max = options.prefill_chunk,
                                                           .logit_rows_max = 1,
+                                                          .drafts = false,
                                                           .window_places = 0,
                                                           .max_seq_len = options.max_seq_len}));
   return std::unique_ptr<Generator>(std::make_unique<LocalGenerator>(std::move(loaded), options));

@@ -77,6 +77,7 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
                                                         .sequences_max = 1,
                                                         .logit_rows_max = options.logit_rows_max,
                                                         .window_places = options.window_places,
+                                                        .drafts = options.drafts && config.dspark.n_stages > 0,
                                                         .seq_len_max = loaded.max_seq_len_}));
   const auto blocks = static_cast<int>(CeilDiv<std::int64_t>(loaded.max_seq_len_, backend::kBlockTokens));
   ASSIGN_OR_RETURN(model::StateStorage state, model::StateStorage::Create(*loaded.backend_, config, blocks, 1));

@@ -40,6 +40,9 @@ class RefBackend final : public Backend {
   void Route(const RouteArgs& args) override;
   void Moe(const MoeArgs& args) override;
   void Head(const HeadArgs& args) override;
+  void DraftWindow(const DraftWindowArgs& args) override;
+  void DraftAttention(const DraftAttentionArgs& args) override;
+  void DraftChain(const DraftChainArgs& args) override;
   void GatherRows(const GatherRowsArgs& args) override;
 
  private:

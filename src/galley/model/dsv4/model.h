@@ -55,11 +55,27 @@ struct LayerRange {
   std::span<const float> pre;   // [rows][hc_mult]
 };
 
+// A request for drafts: the newest committed position, the token already chosen for the position after it, and how the
+// drafts are drawn (SampleParams::position is set by the model).
+struct DraftInput {
+  SlotId slot;
+  Position position = 0;
+  TokenId token = 0;
+  Position decoder_floor = 0;
+  backend::SampleParams sampling;
+};
+struct Draft {
+  std::vector<TokenId> tokens;     // [block_size], for positions position + 2 and on
+  std::vector<float> confidences;  // [block_size], logit of the probability that the draft is accepted
+  const float* logits = nullptr;   // [block_size][vocab_size] with the Markov bias, on the device, until the next call
+};
+
 struct ModelOptions {
   int rows_max = 256;  // rows of the largest step
   int sequences_max = 1;
   int logit_rows_max = 1;
   int window_places = 0;     // AttentionArgs::window_places; 0: the window size, as an engine needs it
+  bool drafts = false;       // keep the draft head's rings and allow Drafts
   Position seq_len_max = 0;  // positions of the longest sequence
 };
 
@@ -83,6 +99,9 @@ class Model {
   // [n][vocab_size], rows in the order of the sequences, valid until the next call. Errors: kDevice.
   [[nodiscard]] Result<const float*> Forward(std::span<const SequenceInput> sequences, StateStorage& state,
                                              Observer* observer = nullptr, const LayerRange* range = nullptr);
+
+  // Drafts for sequences whose committed rows have all been run with options().drafts. Errors: kDevice.
+  [[nodiscard]] Result<std::vector<Draft>> Drafts(std::span<const DraftInput> inputs, StateStorage& state);
 
   struct Impl;  // model_impl.h
 

@@ -82,25 +82,26 @@ backend::HistorySlab StateStorage::Slab(std::size_t owner) const {
           .index_dim = index_dim_};
 }
 
+backend::Ring StateStorage::RingAt(std::size_t offset, int rows, std::size_t row_bytes) const {
+  return {.base = slot_memory_.data() + offset, .slot_bytes = layout_.slot_bytes, .rows = rows, .row_bytes = row_bytes};
+}
+
 backend::Ring StateStorage::WindowRing(int layer) const {
-  return {.base = slot_memory_.data() + layout_.window_offset[static_cast<std::size_t>(layer)],
-          .slot_bytes = layout_.slot_bytes,
-          .rows = layout_.window_ring_rows,
-          .row_bytes = layout_.window_record_bytes};
+  return RingAt(layout_.window_offset[static_cast<std::size_t>(layer)], layout_.window_ring_rows,
+                layout_.window_record_bytes);
+}
+
+backend::Ring StateStorage::DraftRing(int stage) const {
+  return RingAt(layout_.draft_offset[static_cast<std::size_t>(stage)], layout_.window_ring_rows,
+                layout_.window_record_bytes);
 }
 
 backend::Ring StateStorage::InputRing(std::size_t owner) const {
-  return {.base = slot_memory_.data() + layout_.owners[owner].input_ring_offset,
-          .slot_bytes = layout_.slot_bytes,
-          .rows = layout_.input_ring_rows,
-          .row_bytes = layout_.input_record_bytes};
+  return RingAt(layout_.owners[owner].input_ring_offset, layout_.input_ring_rows, layout_.input_record_bytes);
 }
 
 backend::Ring StateStorage::IdRing() const {
-  return {.base = slot_memory_.data() + layout_.id_ring_offset,
-          .slot_bytes = layout_.slot_bytes,
-          .rows = layout_.id_ring_rows,
-          .row_bytes = sizeof(std::int32_t)};
+  return RingAt(layout_.id_ring_offset, layout_.id_ring_rows, sizeof(std::int32_t));
 }
 
 }  // namespace galley::model

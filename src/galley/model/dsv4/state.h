@@ -48,11 +48,13 @@ class StateStorage {
   [[nodiscard]] int slots() const { return slots_; }
   [[nodiscard]] backend::HistorySlab Slab(std::size_t owner) const;
   [[nodiscard]] backend::Ring WindowRing(int layer) const;
+  [[nodiscard]] backend::Ring DraftRing(int stage) const;
   [[nodiscard]] backend::Ring InputRing(std::size_t owner) const;
   [[nodiscard]] backend::Ring IdRing() const;
 
  private:
   StateStorage() = default;
+  [[nodiscard]] backend::Ring RingAt(std::size_t offset, int rows, std::size_t row_bytes) const;
 
   StateLayout layout_;
   int blocks_ = 0, slots_ = 0;

@@ -43,6 +43,21 @@ std::vector<int> FullLayers(const TensorMap& golden) {
   return layers;
 }
 
+// Whether such a layer exists is checked where the model is known.
+Result<std::vector<int>> LayerNumbers(const std::vector<std::string>& texts) {
+  std::vector<int> layers;
+  for (const std::string& text : texts) {
+    const char* const end = text.data() + text.size();
+    int layer = 0;
+    const auto [stop, code] = std::from_chars(text.data(), end, layer);
+    if (code != std::errc() || stop != end || layer < 0) {
+      return Err(ErrorCode::kInvalidArgument, fmt::format("\"{}\" is not a layer number", text), "--full-layer");
+    }
+    layers.push_back(layer);
+  }
+  return layers;
+}
+
 // What has to be run so that the tensors of the golden file can be compared: its prompt, positions and lengths, where
 // the options do not say otherwise.
 Status FollowGolden(const TensorMap& golden, const options::Values& values, std::string_view where,
@@ -74,7 +89,11 @@ Status FollowGolden(const TensorMap& golden, const options::Values& values, std:
   }
   if (values.source("greedy") == options::Source::kDefault) options.greedy = static_cast<int>(greedy.size());
   options.replay_greedy = static_cast<int>(replay_greedy.size());
-  options.full_layers = FullLayers(golden);
+  if (values.source("drafts") == options::Source::kDefault) {
+    ASSIGN_OR_RETURN(const std::vector<std::int32_t> drafts, Integers(golden, "dspark.pos", where));
+    options.drafts = static_cast<int>(drafts.size());
+  }
+  if (options.full_layers.empty()) options.full_layers = FullLayers(golden);
   return {};
 }
 
@@ -100,6 +119,8 @@ Result<int> RunDump(Context& context) {
   options.chunk = static_cast<int>(values.Int("chunk"));
   options.truncate_decoder = static_cast<int>(values.Int("truncate-decoder"));
   options.greedy = static_cast<int>(values.Int("greedy"));
+  options.drafts = static_cast<int>(values.Int("drafts"));
+  ASSIGN_OR_RETURN(options.full_layers, LayerNumbers(values.List("full-layer")));
   options.official_window = !values.Bool("engine-window");
 
   TensorMap golden;

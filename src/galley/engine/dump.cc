@@ -325,6 +325,12 @@ Status CheckIds(const DumpOptions& options, const LoadedModel& loaded) {
     return Err(ErrorCode::kInvalidArgument,
                fmt::format("{} ids do not fit the context of {}", options.ids.size(), loaded.max_seq_len()), "ids");
   }
+  for (const int layer : options.full_layers) {
+    if (layer >= 0 && layer < loaded.config().n_layers) continue;
+    return Err(ErrorCode::kInvalidArgument,
+               fmt::format("layer {} does not exist; the model has layers 0 … {}", layer, loaded.config().n_layers - 1),
+               "full-layer");
+  }
   for (const Position row : options.rows) {
     if (row >= 0 && row < static_cast<Position>(options.ids.size())) continue;
     return Err(ErrorCode::kInvalidArgument,

@@ -23,9 +23,10 @@ Position TailStart(const ReplaySpec& spec, const PromptFacts& facts) {
   return spec.truncates() && !facts.all_rows ? std::max<Position>(0, facts.length - spec.keep) : 0;
 }
 
-// First row that must come out as in an undisturbed run: where history ends, or where the tail begins.
+// First row that must come out as in an undisturbed run: where history ends, or where the tail begins, which without
+// truncation is the last row.
 Position Anchor(const ReplaySpec& spec, const PromptFacts& facts, Position history) {
-  return spec.truncates() ? std::min(history, facts.length - spec.keep) : history;
+  return std::min(history, facts.length - (spec.truncates() ? spec.keep : 1));
 }
 
 Position ReplayStart(const ReplaySpec& spec, const PromptFacts& facts) {
@@ -100,7 +101,7 @@ RecordedStart RecordStart(const ReplaySpec& spec, const PromptFacts& facts) {
                       .replay_start = ReplayStart(spec, facts)};
   if (SnapshotFits(spec, facts)) {
     start.kind = StartKind::kSnapshot;
-    start.hit = facts.snapshot->position;
+    start.hit = std::max(facts.hit, facts.snapshot->position);
     start.replay_start = SnapshotStart(spec, facts);
   } else if (start.replay_start > 0) {
     start.kind = spec.mode == ReplayMode::kBounded ? StartKind::kBounded : StartKind::kExact;
@@ -114,8 +115,9 @@ PrefillPlan PlanStart(const ReplaySpec& spec, const PromptFacts& facts) {
   const RecordedStart start = RecordStart(spec, facts);
   const bool truncated = spec.truncates() && !facts.all_rows;
   const Position floor = start.kind == StartKind::kSnapshot ? facts.snapshot->encoder_floor : start.replay_start;
-  PrefillPlan plan{.kind = start.kind, .hit = start.hit, .restart_from = 0, .passes = {}};
+  PrefillPlan plan{.kind = start.kind, .hit = start.hit};
   if (start.kind == StartKind::kSnapshot) {
+    plan.restored = facts.snapshot->position;
     plan.restart_from = facts.snapshot->restart_from;
   } else if (start.replay_start > 0) {
     plan.restart_from = start.replay_start + spec.warm_rows();
@@ -137,7 +139,7 @@ bool SnapshotPays(const ReplaySpec& spec, const PromptFacts& facts) {
 PrefillPlan PlanResume(const ReplaySpec& spec, const RecordedStart& start, Position length, Position hit) {
   CHECK(length >= start.prompt_length && hit <= length) << length << " " << start.prompt_length << " " << hit;
   const bool bounded = start.kind == StartKind::kBounded;
-  PrefillPlan plan{.kind = start.kind, .hit = hit, .restart_from = 0, .passes = {}};
+  PrefillPlan plan{.kind = start.kind, .hit = hit};
   if (bounded && hit < start.hit) {
     // The prefix that the first run found was evicted: compute its history again, then repeat the recorded start.
     const Position begin = std::max<Position>(0, hit - spec.exact_warm_rows());

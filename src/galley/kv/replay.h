@@ -83,6 +83,7 @@ struct PrefillPass {
 struct PrefillPlan {
   StartKind kind = StartKind::kCold;
   Position hit = 0;           // history below it comes from blocks that others computed
+  Position restored = 0;      // tokens that the snapshot to restore has seen; 0: none is restored
   Position restart_from = 0;  // lowest row that a snapshot of this sequence can restart from
   // One pass, or two when a resumed sequence must first rebuild history that was evicted meanwhile.
   std::vector<PrefillPass> passes = {};

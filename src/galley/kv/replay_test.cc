@@ -133,7 +133,7 @@ TEST(Replay, ExactAndResumedPlansReproduceTheColdRun) {
     const PrefillPlan plan = PlanStart(spec, facts);
     const PrefillPass first = OnlyPass(plan);
     const Reach reach = Simulate(spec, first, start.tail_start);
-    ASSERT_LE(reach.encoder, spec.truncates() ? std::min(first.write_from, first.tail_from) : first.write_from);
+    ASSERT_LE(reach.encoder, std::min(first.write_from, spec.truncates() ? first.tail_from : facts.length - 1));
     ASSERT_LE(reach.decoder, facts.length - 1);
     ASSERT_GE(first.write_from, first.begin);
 
@@ -192,6 +192,11 @@ TEST(Replay, ASnapshotRestartsAtItsPositionOrAtTheTail) {
   EXPECT_EQ(pass.begin, 1000);
   EXPECT_EQ(pass.write_from, 1000);
   EXPECT_EQ(PlanStart(kFlash, facts).replayed_rows(), 0);
+  // Blocks behind the snapshot that others computed are used, and not written again.
+  facts.hit = 1024;
+  EXPECT_EQ(OnlyPass(PlanStart(kFlash, facts)).begin, 1000);
+  EXPECT_EQ(OnlyPass(PlanStart(kFlash, facts)).write_from, 1024);
+  facts.hit = 896;
   // Only 20 tokens follow: the tail, 1020 - 140 = 880, begins inside what the snapshot has seen.
   facts.length = 1020;
   pass = OnlyPass(PlanStart(kFlash, facts));

@@ -324,6 +324,9 @@ void Scheduler::SaveSnapshot(Sequence& sequence, Position position) {
       .restart_from = std::max(held.restart_from, position - options_.replay.snapshot_depth()),
       .encoder_floor = held.encoder_floor};
   if (position < 1 || point.restart_from > position || !request.use_cache) return;
+  // Steps in flight go on writing rows behind the position before the copy is made, and may write one more than the
+  // rings can take back: the newest token's own.
+  if (sequence.pending_most > options_.replay.backtrack + 1) return;
   const int block = static_cast<int>(position / kv::kBlockTokens);
   EnsureKeys(sequence, block);
   const std::optional<kv::SnapshotId> id = snapshots_.Reserve(sequence.keys, sequence.tokens, point);

@@ -70,8 +70,8 @@ struct RequestRecord {
   Request request;
   TimeUs arrival_us = 0;
   std::vector<SequenceId> branches;  // that exist and have not ended
-  bool forked = false;   // all branches exist
-  bool started = false;  // Started is out
+  bool forked = false;               // all branches exist
+  bool started = false;              // Started is out
 };
 
 struct Sequence {

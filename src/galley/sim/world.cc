@@ -189,9 +189,9 @@ void World::Disturb(Rank& rank) {
 
 sched::TimeUs World::PlanAndRun(Rank& rank, bool may_prefill, sched::RankRows& rows) {
   sched::Scheduler& scheduler = *rank.scheduler;
-  std::vector<sched::SequenceId> ready;
+  std::vector<Ready> ready;
   scheduler.ForEach([&](const sched::Sequence& sequence) {
-    if (sched::Scheduler::ReadyToDecode(sequence)) ready.push_back(sequence.id);
+    if (sched::Scheduler::ReadyToDecode(sequence)) ready.push_back({sequence.id, sequence.order});
   });
   const bool full = scheduler.steps_in_flight() >= settings_.steps_in_flight_max;
   const sched::StepPlan* plan = scheduler.Next(now_, may_prefill);
@@ -216,7 +216,7 @@ sched::TimeUs World::PlanAndRun(Rank& rank, bool may_prefill, sched::RankRows& r
 
 // Every sequence that was ready decodes, unless the step is full or its blocks come free only when a step retires, and
 // nobody is left out for lack of room more often in a row than the bound says.
-void World::CheckDecodeFloor(Rank& rank, const std::vector<sched::SequenceId>& ready, const sched::StepPlan* plan) {
+void World::CheckDecodeFloor(Rank& rank, const std::vector<Ready>& ready, const sched::StepPlan* plan) {
   std::vector<bool> planned;
   const auto mark = [](auto& marks, sched::SequenceId id) -> decltype(auto) {
     const auto index = static_cast<std::size_t>(id.value);
@@ -238,9 +238,10 @@ void World::CheckDecodeFloor(Rank& rank, const std::vector<sched::SequenceId>& r
     }
   }
   int missing = 0;
-  for (const sched::SequenceId id : ready) {
+  for (const auto& [id, order] : ready) {
     const sched::Sequence* sequence = rank.scheduler->Find(id);
     if (mark(planned, id) || sequence == nullptr || !sequence->in<sched::Decoding>()) continue;
+    if (sequence->order != order) continue;  // it ended, and its place went to a branch of another
     ++missing;
     int& waits = mark(rank.left_out, id);
     waits = short_of_blocks == 0 ? waits + 1 : 0;
@@ -249,7 +250,11 @@ void World::CheckDecodeFloor(Rank& rank, const std::vector<sched::SequenceId>& r
                            settings_.decode_wait_bound()));
     }
   }
-  if (missing > short_of_blocks + over) Complain(fmt::format("{} ready sequences left out, {} short of blocks, {} over capacity", missing, short_of_blocks, over));
+  if (plan == nullptr && rank.in_flight.empty() && missing > 0) Complain("nothing runs although sequences are ready");
+  if (missing > short_of_blocks + over) {
+    Complain(fmt::format("{} ready sequences left out: {} short of blocks, {} over capacity", missing, short_of_blocks,
+                         over));
+  }
 }
 
 // While sequences decode, a chunk beyond the least size keeps the predicted step time.

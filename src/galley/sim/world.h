@@ -60,6 +60,10 @@ class World {
     bool started = false;
     std::int64_t arrived_step = 0;
   };
+  struct Ready {  // to decode
+    sched::SequenceId id;
+    sched::OrderKey order;  // which tells a sequence from a later one in the same place
+  };
   struct InFlight {
     sched::StepDone done;
     bool fails;
@@ -80,7 +84,7 @@ class World {
   void Disturb(Rank& rank);
   // Plans and runs one step; returns its device time.
   sched::TimeUs PlanAndRun(Rank& rank, bool may_prefill, sched::RankRows& rows);
-  void CheckDecodeFloor(Rank& rank, const std::vector<sched::SequenceId>& ready, const sched::StepPlan* plan);
+  void CheckDecodeFloor(Rank& rank, const std::vector<Ready>& ready, const sched::StepPlan* plan);
   void CheckChunk(const Rank& rank, const sched::StepPlan& plan);
   void CompleteOldest(Rank& rank);
   void Collect(Rank& rank);

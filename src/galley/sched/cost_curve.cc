@@ -35,11 +35,13 @@ std::int64_t CostCurve::RowsWithin(double budget_us, std::int64_t most) const {
   return fits;
 }
 
-void CostCurve::Nudge(int knot, double ratio, double weight) {
-  if (weight <= 0) return;
+double CostCurve::Nudge(int knot, double ratio, double weight) {
+  if (weight <= 0) return 0;
   // The first observations replace the prior, later ones are averaged over about the last 16.
   seen_[knot] = std::min(seen_[knot] + weight, 16.0);
-  us_[knot] *= 1 + (ratio - 1) * weight / std::max(seen_[knot], 1.0);
+  const double change = (ratio - 1) * weight / std::max(seen_[knot], 1.0);
+  us_[knot] *= 1 + change;
+  return change;
 }
 
 void CostCurve::Observe(std::int64_t rows, double measured_us) {
@@ -47,12 +49,11 @@ void CostCurve::Observe(std::int64_t rows, double measured_us) {
   const double predicted = Predict(rows);
   const double ratio = std::clamp(measured_us / predicted, 0.25, 4.0);
   const Place place = Locate(rows);
-  Nudge(place.knot, ratio, 1 - place.weight);
-  Nudge(place.knot + 1, ratio, place.weight);
-  // Knots without observations of their own follow the nearest one that has some: a machine twice as slow as the prior
-  // at one size is twice as slow at all of them.
+  const double change = Nudge(place.knot, ratio, 1 - place.weight) + Nudge(place.knot + 1, ratio, place.weight);
+  // Knots without observations of their own follow those that have some: a device twice as slow as the prior at one
+  // size is taken to be twice as slow at all of them.
   for (int knot = 0; knot < kKnots; ++knot) {
-    if (seen_[knot] <= 0) us_[knot] *= 1 + (ratio - 1) / 4;
+    if (seen_[knot] <= 0) us_[knot] *= 1 + change;
   }
   for (int knot = place.knot - 1; knot >= 0; --knot) us_[knot] = std::min(us_[knot], us_[knot + 1]);
   for (int knot = 1; knot < kKnots; ++knot) us_[knot] = std::max(us_[knot], us_[knot - 1]);

@@ -31,7 +31,8 @@ class CostCurve {
     double weight;  // of knot + 1
   };
   [[nodiscard]] static Place Locate(std::int64_t rows);
-  void Nudge(int knot, double ratio, double weight);
+  // Moves a knot towards `ratio` times its value and returns by which part of it.
+  double Nudge(int knot, double ratio, double weight);
 
   std::array<double, kKnots> us_{};
   std::array<double, kKnots> seen_{};  // weight of observations near a knot

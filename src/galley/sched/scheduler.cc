@@ -53,6 +53,7 @@ Scheduler::Scheduler(const SchedulerOptions& options)
       plans_(static_cast<std::size_t>(options.steps_in_flight_max) + 1) {
   decoding_.reserve(static_cast<std::size_t>(options.slots));
   ready_.reserve(static_cast<std::size_t>(options.slots));
+  needy_.reserve(static_cast<std::size_t>(options.slots));
 }
 
 Scheduler::~Scheduler() {
@@ -178,10 +179,7 @@ void Scheduler::End(Sequence& sequence, FinishReason reason, Error error) {
   RequestRecord& record = *sequence.owner;
   if (Held* held = sequence.held()) {
     RevokePromises(sequence, *held);
-    std::vector<Sequence*>& list = sequence.in<Decoding>() ? decoding_ : prefilling_;
-    list[sequence.place] = list.back();
-    list[sequence.place]->place = sequence.place;
-    list.pop_back();
+    LeaveRunning(sequence);
     if (record.request.snapshot_at_end && (reason == FinishReason::kStop || reason == FinishReason::kLength)) {
       SaveSnapshot(sequence, sequence.length() - 1);
     }
@@ -287,8 +285,7 @@ StepId Scheduler::ReleaseStep() const {
 
 void Scheduler::Release(Held held, kv::SnapshotRef pin) {
   const StepId step = ReleaseStep();
-  const StepId retired = in_flight_.empty() ? next_step_ - 1 : in_flight_.front() - 1;
-  if (step <= retired) {
+  if (step < oldest_step_) {
     kv::ReleaseTail(held.table);
     return;
   }

@@ -93,10 +93,10 @@ class Scheduler {
   [[nodiscard]] const kv::SlotPool& slots() const { return slots_; }
   [[nodiscard]] const kv::SnapshotStore& snapshots() const { return snapshots_; }
   [[nodiscard]] const StepCost& cost() const { return cost_; }
-  [[nodiscard]] int steps_in_flight() const { return static_cast<int>(in_flight_.size()); }
+  [[nodiscard]] int steps_in_flight() const { return static_cast<int>(next_step_ - oldest_step_); }
   [[nodiscard]] int running() const { return static_cast<int>(decoding_.size() + prefilling_.size()); }
   [[nodiscard]] int waiting() const { return waiting_; }  // requests that have not started
-  [[nodiscard]] bool idle() const { return requests_.empty() && in_flight_.empty() && pending_ops_.empty(); }
+  [[nodiscard]] bool idle() const { return requests_.empty() && steps_in_flight() == 0 && pending_ops_.empty(); }
   // Earliest time at which Next would end or wake something although nothing else happens; nothing: never.
   [[nodiscard]] std::optional<TimeUs> next_timer() const;
   // Whether Next(…) would consider the sequence ready to decode: it runs, and is not sure to end with steps in flight.
@@ -168,11 +168,13 @@ class Scheduler {
   void RevokePromises(Sequence& sequence, Held& held);
   [[nodiscard]] bool MakeRoom(Sequence& needy, int blocks, const Sequence* oldest);
   void Preempt(Sequence& victim);
+  void LeaveRunning(Sequence& sequence);
   [[nodiscard]] Sequence* OldestRunning() const;
 
   // scheduler_plan.cc: steps
   void PlanDecode(StepPlan& plan);
-  [[nodiscard]] bool ReserveRows(Sequence& sequence, const Sequence* oldest);
+  void Ration(StepPlan& plan);
+  [[nodiscard]] int MissingBlocks(const Sequence& sequence) const;
   void AddDecodeRows(StepPlan& plan, Sequence& sequence);
   void PlanPrefill(StepPlan& plan, TimeUs now);
   [[nodiscard]] PrefillBudget BudgetPrefill(const StepPlan& plan) const;
@@ -205,19 +207,20 @@ class Scheduler {
   std::vector<SequenceId> unused_;
   std::set<std::pair<OrderKey, SequenceId>> queue_;  // Waiting, and Preempted that may resume
   std::set<std::tuple<TimeUs, SequenceId, TimerKind>> timers_;
-  std::vector<Sequence*> decoding_;  // null: preempted while a step is being planned
+  std::vector<Sequence*> decoding_;
   std::vector<Sequence*> prefilling_;
 
   std::vector<StepPlan> plans_;  // ring
-  std::deque<StepId> in_flight_;
   StepId next_step_ = 0;
+  StepId oldest_step_ = 0;            // in flight, if smaller than next_step_
   std::vector<StateOp> pending_ops_;  // for the next plan
   std::vector<Saving> saving_;        // snapshots whose copy is planned or in flight
   bool planning_ = false;
   std::deque<Retiring> retiring_;  // by step
   int blocks_retiring_ = 0;        // blocks that only retiring_ holds
   int blocks_owed_ = 0;            // of those, spoken for in the step being planned
-  std::vector<Sequence*> ready_;   // scratch of PlanDecode
+  std::vector<Sequence*> ready_;   // scratch of PlanDecode: these have their blocks
+  std::vector<Sequence*> needy_;   // and these lack some
   std::vector<Grant> grants_;      // scratch of PlanPrefill
 
   OutputBatch outputs_;

@@ -182,6 +182,7 @@ void Scheduler::StartPrefill(Sequence& sequence, std::vector<kv::BlockRef> table
             .promised_to = hits};
   held.table.reserve(static_cast<std::size_t>(CeilDiv<Position>(sequence.limit, kv::kBlockTokens)));
   sequence.tokens.reserve(static_cast<std::size_t>(sequence.limit));
+  sequence.keys.blocks.reserve(static_cast<std::size_t>(sequence.limit / kv::kBlockTokens));
   if (request.use_cache) {
     held.promised_to = static_cast<int>(sequence.length() / kv::kBlockTokens);
     for (int block = hits; block < held.promised_to; ++block) {
@@ -221,11 +222,19 @@ void Scheduler::RevokePromises(Sequence& sequence, Held& held) {
   held.promised_from = held.promised_to;
 }
 
+// Takes a running sequence off the list of its state.
+void Scheduler::LeaveRunning(Sequence& sequence) {
+  std::vector<Sequence*>& list = sequence.in<Decoding>() ? decoding_ : prefilling_;
+  list[static_cast<std::size_t>(sequence.place)] = list.back();
+  list[static_cast<std::size_t>(sequence.place)]->place = sequence.place;
+  list.pop_back();
+}
+
 Sequence* Scheduler::OldestRunning() const {
   Sequence* oldest = nullptr;
   for (const auto* list : {&decoding_, &prefilling_}) {
     for (Sequence* sequence : *list) {
-      if (sequence != nullptr && (oldest == nullptr || sequence->order < oldest->order)) oldest = sequence;
+      if (oldest == nullptr || sequence->order < oldest->order) oldest = sequence;
     }
   }
   return oldest;
@@ -249,7 +258,7 @@ bool Scheduler::MakeRoom(Sequence& needy, int blocks, const Sequence* oldest) {
     Sequence* victim = nullptr;
     for (const auto* list : {&decoding_, &prefilling_}) {
       for (Sequence* candidate : *list) {
-        if (candidate == nullptr || candidate == oldest) continue;
+        if (candidate == oldest) continue;
         if (victim == nullptr || rank(*candidate) < rank(*victim)) victim = candidate;
       }
     }
@@ -270,13 +279,7 @@ void Scheduler::Preempt(Sequence& victim) {
   ++stats_.preemptions;
   Held held = std::move(*victim.held());
   RevokePromises(victim, held);
-  if (victim.in<Decoding>()) {
-    decoding_[victim.place] = nullptr;  // PlanDecode is walking the list and closes the gap afterwards
-  } else {
-    prefilling_[victim.place] = prefilling_.back();
-    prefilling_[victim.place]->place = victim.place;
-    prefilling_.pop_back();
-  }
+  LeaveRunning(victim);
   victim.state = Preempted{};
   victim.known_hits = 0;
   Release(std::move(held));

@@ -23,7 +23,7 @@ const StepPlan* Scheduler::Next(TimeUs now, bool may_prefill) {
   planning_ = false;
   if (plan.empty()) return nullptr;
   plan.predicted_us = static_cast<TimeUs>(cost_.Predict(plan.decode_rows, plan.prefill_work));
-  in_flight_.push_back(next_step_++);
+  ++next_step_;
   ++stats_.steps;
   stats_.decode_rows += plan.decode_rows;
   stats_.prefill_rows += plan.prefill_rows;
@@ -40,26 +40,23 @@ bool Scheduler::ReadyToDecode(const Sequence& sequence) {
 }
 
 void Scheduler::PlanDecode(StepPlan& plan) {
-  if (decoding_.empty()) return;
   ready_.clear();
-  Sequence* const oldest = OldestRunning();
-  // The oldest takes blocks first; whoever comes up short after it may preempt, and nobody is ahead of it for long.
-  const bool oldest_is_short = ReadyToDecode(*oldest) && !ReserveRows(*oldest, oldest);
-  if (oldest_is_short) ++plan.short_of_blocks;
-  for (std::size_t i = 0; i < decoding_.size(); ++i) {
-    Sequence* const sequence = decoding_[i];
-    if (sequence == nullptr || !ReadyToDecode(*sequence)) continue;
-    if (sequence == oldest && oldest_is_short) continue;
-    if (ReserveRows(*sequence, oldest)) {
+  needy_.clear();
+  int missing = 0;
+  for (Sequence* const sequence : decoding_) {
+    if (!ReadyToDecode(*sequence)) continue;
+    const int blocks = MissingBlocks(*sequence);
+    (blocks == 0 ? ready_ : needy_).push_back(sequence);
+    missing += blocks;
+  }
+  if (missing > cache_.available()) {
+    Ration(plan);
+  } else {
+    for (Sequence* const sequence : needy_) {
+      CHECK(cache_.Allocate(MissingBlocks(*sequence), sequence->held()->table));
       ready_.push_back(sequence);
-    } else if (sequence->in<Decoding>()) {
-      ++plan.short_of_blocks;
     }
   }
-  std::erase(decoding_, nullptr);
-  for (std::size_t i = 0; i < decoding_.size(); ++i) decoding_[i]->place = static_cast<int>(i);
-  // A later sequence may have preempted one that had its blocks already.
-  std::erase_if(ready_, [](const Sequence* sequence) { return !sequence->in<Decoding>(); });
   const auto capacity = static_cast<std::size_t>(options_.decode_capacity());
   if (ready_.size() > capacity) {
     // Turns: whoever was planned longest ago comes first.
@@ -72,15 +69,28 @@ void Scheduler::PlanDecode(StepPlan& plan) {
   for (Sequence* sequence : ready_) AddDecodeRows(plan, *sequence);
 }
 
-// Blocks for the most rows that the next step can need: what is in flight may have been accepted whole.
-bool Scheduler::ReserveRows(Sequence& sequence, const Sequence* oldest) {
-  Held& held = *sequence.held();
+// Blocks that the table lacks for the most rows that the next step can need: what is in flight may be accepted whole.
+int Scheduler::MissingBlocks(const Sequence& sequence) const {
   const Position end = std::min(sequence.length() + sequence.pending_most + options_.drafts, sequence.limit - 1);
-  const int missing = static_cast<int>(CeilDiv<Position>(end, kv::kBlockTokens)) - static_cast<int>(held.table.size());
-  if (missing <= 0) return true;
-  if (!MakeRoom(sequence, missing, oldest)) return false;
-  CHECK(cache_.Allocate(missing, held.table));
-  return true;
+  const auto blocks = static_cast<int>(CeilDiv<Position>(end, kv::kBlockTokens));
+  return std::max(0, blocks - static_cast<int>(std::get<Decoding>(sequence.state).held.table.size()));
+}
+
+// Not every sequence in needy_ can have its blocks: the oldest takes first, and whoever comes up short may preempt.
+void Scheduler::Ration(StepPlan& plan) {
+  const Sequence* const oldest = OldestRunning();
+  std::ranges::sort(needy_, [](const Sequence* a, const Sequence* b) { return a->order < b->order; });
+  for (Sequence* const sequence : needy_) {
+    if (!sequence->in<Decoding>()) continue;  // has just been preempted
+    const int blocks = MissingBlocks(*sequence);
+    if (MakeRoom(*sequence, blocks, oldest)) {
+      CHECK(cache_.Allocate(blocks, sequence->held()->table));
+      ready_.push_back(sequence);
+    } else if (sequence->in<Decoding>()) {
+      ++plan.short_of_blocks;
+    }
+  }
+  std::erase_if(ready_, [](const Sequence* sequence) { return !sequence->in<Decoding>(); });
 }
 
 void Scheduler::AddDecodeRows(StepPlan& plan, Sequence& sequence) {
@@ -245,9 +255,7 @@ void Scheduler::FinishPrefill(StepPlan& plan, Sequence& sequence) {
   sequence.pending_least += 1;
   sequence.pending_most += 1;
   Held held = std::move(std::get<Prefilling>(sequence.state).held);
-  prefilling_[sequence.place] = prefilling_.back();
-  prefilling_[sequence.place]->place = sequence.place;
-  prefilling_.pop_back();
+  LeaveRunning(sequence);
   sequence.state = Decoding{.held = std::move(held)};
   sequence.place = static_cast<int>(decoding_.size());
   decoding_.push_back(&sequence);
@@ -269,7 +277,9 @@ void Scheduler::Fork(StepPlan& plan, Sequence& parent) {
     child.order.branch = branch;
     child.tokens.reserve(static_cast<std::size_t>(parent.limit));
     child.tokens = parent.tokens;
-    child.keys = parent.keys;
+    child.keys.root = parent.keys.root;
+    child.keys.blocks.reserve(static_cast<std::size_t>(parent.limit / kv::kBlockTokens));
+    child.keys.blocks = parent.keys.blocks;
     child.limit = parent.limit;
     child.start = parent.start;
     child.last_planned = next_step_;

@@ -9,8 +9,8 @@
 namespace galley::sched {
 
 const StepPlan& Scheduler::TakeFront(StepId step) {
-  CHECK(!in_flight_.empty() && in_flight_.front() == step) << "step " << step << " is not the oldest in flight";
-  in_flight_.pop_front();
+  CHECK(step == oldest_step_ && step < next_step_) << "step " << step << " is not the oldest in flight";
+  ++oldest_step_;
   return plans_[static_cast<std::size_t>(step) % plans_.size()];
 }
 
@@ -75,12 +75,14 @@ void Scheduler::Append(const DrawResult& draw, const std::vector<TokenId>& token
   if (!sequence.in<Ended>()) {
     const int count = static_cast<int>(std::min<Position>(draw.count, sequence.limit - sequence.length()));
     const auto first = token_ids.begin() + draw.first;
-    sequence.tokens.insert(sequence.tokens.end(), first, first + count);
     outputs_.tokens.push_back({.request = sequence.owner->request.id,
                                .branch = sequence.branch,
                                .first = static_cast<int>(outputs_.token_ids.size()),
                                .count = count});
-    outputs_.token_ids.insert(outputs_.token_ids.end(), first, first + count);
+    for (int i = 0; i < count; ++i) {
+      sequence.tokens.push_back(first[i]);
+      outputs_.token_ids.push_back(first[i]);
+    }
     if (Held* held = sequence.held()) {
       // Rows of all tokens but the newest have been computed.
       held->computed = std::max(held->computed, sequence.length() - 1);

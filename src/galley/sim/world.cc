@@ -38,7 +38,7 @@ sched::SchedulerOptions World::RandomOptions(Dice& dice) {
   options.step_rows_max = options.prefill_rows_min + (1 + options.drafts) * dice.Int(1, 30) + dice.Int(0, 500);
   options.steps_in_flight_max = dice.Int(1, 3);
   options.itl_target_us = dice.Int(1000, 20'000);
-  options.queue_max = dice.Chance(0.2) ? dice.Int(1, 8) : 100'000;
+  options.queue_max = dice.Chance(0.1) ? dice.Int(1, 8) : 100'000;
   options.max_wait_us = dice.Chance(0.2) ? 1'000'000 : 1'000'000'000'000;
   options.priority_step_us = dice.Int(0, 1'000'000);
   options.share_wait_us = dice.Chance(0.3) ? dice.Int(0, 5000) : 2'000'000;
@@ -58,6 +58,10 @@ World::World(const SimOptions& options, std::uint64_t seed, SimReport& report)
   fault_rate_ = dice_.Chance(0.5) ? 0.0 : 0.005;
   cancel_rate_ = dice_.Chance(0.3) ? 0.0 : 0.02;
   load_ = dice_.Int(1, 40);
+  // Short prompts and long outputs outgrow the pool; long prompts fight for the step.
+  const bool outgrows = dice_.Chance(0.4);
+  prompt_max_ = outgrows ? dice_.Int(20, 200) : dice_.Int(200, 2000);
+  output_max_ = outgrows ? dice_.Int(100, 900) : dice_.Int(2, 100);
   families_ = dice_.Int(1, 6);
   vote_.all_period = dice_.Int(1, 4);
   vote_.any_wait_steps = dice_.Int(1, 16);
@@ -130,7 +134,7 @@ void World::Arrive(Rank& rank) {
   if (dice_.Chance(0.002)) arrivals = 64;  // a flood
   for (; arrivals > 0; --arrivals) {
     const int room = settings_.blocks * kBlock;
-    const int length = dice_.Chance(0.3) ? dice_.Int(1, std::max(2, room / 2)) : dice_.Int(1, std::min(600, room));
+    const int length = dice_.Int(1, std::min(prompt_max_, room * 3 / 4));
     const int family = dice_.Int(0, families_);
     const int shared = family == 0 ? 0 : std::min(length, dice_.Int(0, 8) * kBlock + dice_.Int(0, kBlock));
     std::vector<TokenId> prompt(static_cast<std::size_t>(length));
@@ -149,7 +153,7 @@ void World::Submit(Rank& rank, std::vector<TokenId> prompt, std::optional<Chat> 
   const auto length = static_cast<Position>(prompt.size());
   sched::Request request;
   request.id = RequestId(next_request_++);
-  request.max_tokens = dice_.Int(1, dice_.Chance(0.2) ? 400 : 60);
+  request.max_tokens = dice_.Int(1, output_max_);
   request.n = dice_.Chance(0.15) ? dice_.Int(2, 4) : 1;
   request.priority = dice_.Chance(0.2) ? dice_.Int(-2, 2) : 0;
   request.use_cache = !dice_.Chance(0.05);
@@ -233,6 +237,7 @@ void World::CheckDecodeFloor(Rank& rank, const std::vector<Ready>& ready, const 
         mark(rank.left_out, rows.sequence) = 0;
       }
     }
+    for (const sched::SequenceId id : plan->draws) mark(rank.left_out, id) = 0;  // new branches included
     if (over > 0 && static_cast<int>(plan->decode.size()) != settings_.decode_capacity()) {
       Complain("decodes left out of a step that has room");
     }

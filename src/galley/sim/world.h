@@ -102,6 +102,8 @@ class World {
   double cancel_rate_;
   int load_;  // live requests per rank that arrivals aim at
   int families_;
+  int prompt_max_;
+  int output_max_;
   std::vector<Rank> ranks_;
   sched::TimeUs now_ = 0;
   std::int64_t step_ = 0;

@@ -363,6 +363,8 @@ Result<TensorMap> Dump(const DumpOptions& options) {
                                                           .threads = options.threads,
                                                           .rows_max = options.chunk > 0 ? options.chunk : length,
                                                           .logit_rows_max = kLogitRows,
+                                                          .sequences_max = 1,
+                                                          .blocks = 0,
                                                           .drafts = options.drafts > 0,
                                                           .window_places = options.official_window ? length : 0,
                                                           .max_seq_len = 0}));

@@ -171,6 +171,8 @@ Result<std::unique_ptr<Generator>> Generator::Create(const GeneratorOptions& opt
                                                           .threads = options.threads,
                                                           .rows_max = options.prefill_chunk,
                                                           .logit_rows_max = 1,
+                                                          .sequences_max = 1,
+                                                          .blocks = 0,
                                                           .drafts = false,
                                                           .window_places = 0,
                                                           .max_seq_len = options.max_seq_len}));

@@ -22,6 +22,7 @@ class RefBackend final : public Backend {
   [[nodiscard]] Result<const void*> Upload(const TensorView& weight) override;
   [[nodiscard]] Status CopyToDevice(void* device, const void* host, std::size_t bytes) override;
   [[nodiscard]] Status CopyToHost(void* host, const void* device, std::size_t bytes) override;
+  void CopyOnDevice(void* to, const void* from, std::size_t bytes) override;
   [[nodiscard]] Status Synchronize() override { return {}; }
 
   void Embed(const EmbedArgs& args) override;

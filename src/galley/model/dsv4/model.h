@@ -26,9 +26,10 @@ struct SequenceInput {
   std::span<const std::uint8_t> image_rows = {};  // one per token; empty: no images
   Position history_from = 0;   // positions below are not written to history (replayed rows over shared blocks)
   Position encoder_floor = 0;  // window rows below do not exist in encoder layers
-  // Rows from here on run the decoder layers; window rows below do not exist there. 0: every row.
+  // Window rows below do not exist in decoder layers, and rows from here on run them. 0: every row.
   Position decoder_floor = 0;
-  int logit_rows = 1;  // logits of the last n rows, all of them at or above decoder_floor
+  Position decoder_from = -1;  // first row that runs the decoder layers, where that is not decoder_floor
+  int logit_rows = 1;          // logits of the last n rows, all of them at or above decoder_floor
 };
 
 // Intermediate tensors as they are made, for the goldens; `data` is a device address, [rows] x row_shape.

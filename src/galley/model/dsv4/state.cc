@@ -75,6 +75,20 @@ Result<StateStorage> StateStorage::Create(backend::Backend& backend, const Confi
   return storage;
 }
 
+void StateStorage::CopySlot(backend::Backend& backend, SlotId from, StateStorage& target, SlotId to) const {
+  const std::size_t bytes = layout_.slot_bytes;
+  backend.CopyOnDevice(target.slot_memory_.data() + static_cast<std::size_t>(to.value) * bytes,
+                       slot_memory_.data() + static_cast<std::size_t>(from.value) * bytes, bytes);
+}
+
+void StateStorage::CopyBlock(backend::Backend& backend, BlockId from, StateStorage& target, BlockId to) const {
+  for (std::size_t i = 0; i < slabs_.size(); ++i) {
+    const std::size_t bytes = layout_.owners[i].block_bytes;
+    backend.CopyOnDevice(target.slabs_[i].data() + static_cast<std::size_t>(to.value) * bytes,
+                         slabs_[i].data() + static_cast<std::size_t>(from.value) * bytes, bytes);
+  }
+}
+
 backend::HistorySlab StateStorage::Slab(std::size_t owner) const {
   return {.base = slabs_[owner].data(),
           .ratio = layout_.owners[owner].ratio,

@@ -8,6 +8,7 @@
 #include "galley/backend/backend.h"
 #include "galley/backend/memory_formats.h"
 #include "galley/base/error.h"
+#include "galley/base/strong_id.h"
 #include "galley/model/config.h"
 
 namespace galley::model {
@@ -51,6 +52,11 @@ class StateStorage {
   [[nodiscard]] backend::Ring DraftRing(int stage) const;
   [[nodiscard]] backend::Ring InputRing(std::size_t owner) const;
   [[nodiscard]] backend::Ring IdRing() const;
+
+  // Copies the whole state of a slot, or the history of a block, into another place of this or another storage of the
+  // same layout (fork, snapshot).
+  void CopySlot(backend::Backend& backend, SlotId from, StateStorage& target, SlotId to) const;
+  void CopyBlock(backend::Backend& backend, BlockId from, StateStorage& target, BlockId to) const;
 
  private:
   StateStorage() = default;

@@ -10,6 +10,7 @@
 
 #include "command.h"
 #include "files.h"
+#include "galley/base/log.h"
 #include "galley/engine/tensor_compare.h"
 
 namespace galley::app {
@@ -110,7 +111,9 @@ Result<int> RunDump(Context& context) {
     ASSIGN_OR_RETURN(options.ids, ReadIds(context));
   }
   if (options.ids.empty() && compare.empty()) {
-    return Err(ErrorCode::kInvalidArgument, "there is no prompt; give its token ids with --ids FILE");
+    return Err(ErrorCode::kInvalidArgument, values.Has("ids")
+                                                ? "the file of --ids holds no ids"
+                                                : "there is no prompt; give its token ids with --ids FILE");
   }
   if (!out.empty()) RETURN_IF_ERROR(CheckWritable(out));
   ASSIGN_OR_RETURN(options.model_dir, ModelDir(context));
@@ -124,6 +127,11 @@ Result<int> RunDump(Context& context) {
   options.official_window = !values.Bool("engine-window");
 
   TensorMap golden;
+  if (options.truncate_decoder >= static_cast<int>(options.ids.size()) && !options.ids.empty()) {
+    log::Warning(
+        "--truncate-decoder {}: the prompt has only {} tokens, so nothing is cut and there are no tensors replay.*",
+        options.truncate_decoder, options.ids.size());
+  }
   if (!compare.empty()) {
     ASSIGN_OR_RETURN(golden, engine::ReadTensors(compare));
     RETURN_IF_ERROR(FollowGolden(golden, values, compare, options));

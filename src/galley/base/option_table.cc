@@ -277,11 +277,11 @@ constexpr Spec kTable[] = {
      .section = "dump",
      .commands = "dump",
      .value_name = "N",
-     .initial = "4",
+     .initial = "-1",
      .help =
          "Positions of the continuation at which the draft head runs too (tensors dspark.*), where the model has one; "
          "with --compare, as many as in the golden file.",
-     .ints = {0, 65536},
+     .ints = {-1, 65536},
      .scope = Scope::kFlag},
     {.name = "full-layer",
      .type = Type::kList,

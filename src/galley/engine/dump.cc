@@ -12,6 +12,7 @@
 #include "galley/engine/loaded_model.h"
 #include "galley/engine/sequence.h"
 #include "galley/engine/tensor_collector.h"
+#include "galley/engine/token_check.h"
 #include "galley/tensor/numeric.h"
 #include "galley/tensor/quantize.h"
 
@@ -78,6 +79,9 @@ class Dumper {
   [[nodiscard]] Status RunTruncated();
   [[nodiscard]] Status Copy(const TensorCollector& collector, const std::string& name, const std::string& as,
                             const std::vector<Position>& positions);
+  [[nodiscard]] int DraftPositions() const {
+    return options_.drafts >= 0 ? options_.drafts : length_ > 8 ? 4 : 2;  // the rule of the golden files
+  }
   [[nodiscard]] HostTensor LogitTensor(std::vector<float> logits) const {
     const std::int64_t vocab = loaded_.config().vocab_size;
     const auto rows = static_cast<std::int64_t>(logits.size()) / vocab;
@@ -111,7 +115,7 @@ Result<std::vector<float>> Dumper::Prefill(Sequence& sequence, TensorCollector& 
 Result<Greedy> Dumper::Continue(Sequence& sequence, std::span<const float> logits, int count, DraftDump* drafts) const {
   const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
   std::vector<float> row(logits.end() - static_cast<std::ptrdiff_t>(vocab), logits.end());
-  const int draft_count = drafts != nullptr && loaded_.model().options().drafts ? options_.drafts : 0;
+  const int draft_count = drafts != nullptr && loaded_.model().options().drafts ? DraftPositions() : 0;
   Greedy greedy;
   for (int i = 0; i < count; ++i) {
     const std::vector<backend::RankedToken> top = backend::TopTokens(row, 2);
@@ -316,11 +320,7 @@ Result<TensorMap> Dumper::Run() {
 
 Status CheckIds(const DumpOptions& options, const LoadedModel& loaded) {
   if (options.ids.empty()) return Err(ErrorCode::kInvalidArgument, "there are no ids to run", "ids");
-  for (const TokenId id : options.ids) {
-    if (id >= 0 && id < loaded.config().vocab_size) continue;
-    return Err(ErrorCode::kInvalidArgument,
-               fmt::format("{} is outside the vocabulary of {} tokens", id, loaded.config().vocab_size), "ids");
-  }
+  RETURN_IF_ERROR(CheckPromptIds(options.ids, loaded.config(), "ids"));
   if (static_cast<std::int64_t>(options.ids.size()) > loaded.max_seq_len()) {
     return Err(ErrorCode::kInvalidArgument,
                fmt::format("{} ids do not fit the context of {}", options.ids.size(), loaded.max_seq_len()), "ids");
@@ -365,7 +365,7 @@ Result<TensorMap> Dump(const DumpOptions& options) {
                                                           .logit_rows_max = kLogitRows,
                                                           .sequences_max = 1,
                                                           .blocks = 0,
-                                                          .drafts = options.drafts > 0,
+                                                          .drafts = options.drafts != 0,
                                                           .window_places = options.official_window ? length : 0,
                                                           .max_seq_len = 0}));
   RETURN_IF_ERROR(CheckIds(options, loaded));

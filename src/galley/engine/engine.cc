@@ -16,6 +16,7 @@
 #include "galley/base/rng.h"
 #include "galley/engine/executor.h"
 #include "galley/engine/logit_rules.h"
+#include "galley/engine/token_check.h"
 
 namespace galley::engine {
 namespace {
@@ -50,14 +51,8 @@ Status CheckRequest(const EngineRequest& request, const model::Config& config, s
   RETURN_IF_ERROR(check("max_tokens", request.max_tokens, 1, 1 << 30));
   RETURN_IF_ERROR(check("min_tokens", request.min_tokens, 0, request.max_tokens));
   RETURN_IF_ERROR(check("n", request.n, 1, kBranchesMax));
-  for (const auto* ids : {&request.prompt_ids, &request.stop_ids}) {
-    for (const TokenId id : *ids) {
-      if (id >= 0 && id < config.vocab_size) continue;
-      return Err(ErrorCode::kInvalidArgument,
-                 fmt::format("id {} is outside the vocabulary of {} tokens", id, config.vocab_size),
-                 ids == &request.prompt_ids ? "prompt_ids" : "stop_ids");
-    }
-  }
+  RETURN_IF_ERROR(CheckPromptIds(request.prompt_ids, config, "prompt_ids"));
+  RETURN_IF_ERROR(CheckVocabulary(request.stop_ids, config, "stop_ids"));
   if (!(request.deadline_s >= 0 && request.deadline_s < 1e9)) {
     return Err(ErrorCode::kInvalidArgument, fmt::format("{} is outside [0, 1e9)", request.deadline_s), "deadline_s");
   }

@@ -11,6 +11,7 @@
 #include "galley/backend/sampling.h"
 #include "galley/engine/loaded_model.h"
 #include "galley/engine/sequence.h"
+#include "galley/engine/token_check.h"
 
 namespace galley::engine {
 namespace {
@@ -58,13 +59,7 @@ Status LocalGenerator::Check(const GenerateRequest& request) const {
   RETURN_IF_ERROR(CheckRange("max-tokens", request.max_tokens, 1, 1 << 30));
   if (request.prompt_ids.empty())
     return Err(ErrorCode::kInvalidArgument, "the prompt has no tokens; give some text", "prompt");
-  for (std::size_t i = 0; i < request.prompt_ids.size(); ++i) {
-    const TokenId id = request.prompt_ids[i];
-    if (id >= 0 && id < config().vocab_size) continue;
-    return Err(ErrorCode::kInvalidArgument,
-               fmt::format("id {} is outside the vocabulary of {} tokens", id, config().vocab_size),
-               fmt::format("prompt id {}", i));
-  }
+  RETURN_IF_ERROR(CheckPromptIds(request.prompt_ids, config(), "prompt"));
   const auto length = static_cast<std::int64_t>(request.prompt_ids.size());
   if (length > loaded_.max_seq_len()) {
     return Err(ErrorCode::kInvalidArgument,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "galley/backend/ref/math.h"
@@ -15,12 +16,21 @@ namespace {
 
 constexpr int kListBlock = 64;  // list entries that the official kernel handles between two updates of the maximum
 
-// The rows that one query attends to, in order: the places of the window, oldest position first and unused
-// places last, then the selected entries. Unused places hold no row but keep their place, so that blocks of 64
-// fall on the same borders for every row.
+// The rows that one query attends to, in order: the window, oldest position first, then the selected entries. Both
+// have places in the list of keys: unused ones lie behind the rows of the window and behind the entries. They hold no
+// row but keep their place, so that blocks of 64 fall on the same borders for every row.
 struct KeyRows {
-  std::vector<float> values;  // [places][head_dim]
-  std::vector<bool> used;     // [places]
+  std::vector<float> values;  // [window_rows + entries][head_dim]
+  std::size_t window_rows = 0, window_places = 0, entries = 0;
+
+  // The first place that no row comes after.
+  [[nodiscard]] std::size_t end() const { return entries == 0 ? window_rows : window_places + entries; }
+  // Index into `values` of the row at `place`; nothing at an unused place.
+  [[nodiscard]] std::optional<std::size_t> RowAt(std::size_t place) const {
+    if (place < window_rows) return place;
+    if (place < window_places) return std::nullopt;
+    return window_rows + (place - window_places);
+  }
 };
 
 void DecodeWindow(const std::uint8_t* record, std::span<float> out) {
@@ -34,27 +44,25 @@ KeyRows GatherKeys(const AttentionArgs& args, int t) {
   const Position floor = args.decoder_floor ? sequence.decoder_floor : sequence.encoder_floor;
   const Position oldest = std::max<Position>(floor, p - args.window_size + 1);
 
-  const auto window_places =
-      static_cast<int>(std::min<Position>(args.window_size, std::max<Position>(args.window_places, p + 1)));
-  const auto places = static_cast<std::size_t>(window_places + (args.list != nullptr ? args.topk : 0));
-  KeyRows keys{std::vector<float>(places * head_dim), std::vector<bool>(places)};
+  const std::int32_t* list = args.list == nullptr ? nullptr : args.list + static_cast<std::int64_t>(t) * args.topk;
+  KeyRows keys;
+  keys.window_rows = static_cast<std::size_t>(p + 1 - oldest);
+  keys.window_places =
+      static_cast<std::size_t>(std::min<Position>(args.window_size, std::max<Position>(args.window_places, p + 1)));
+  if (list != nullptr) keys.entries = static_cast<std::size_t>(std::find(list, list + args.topk, -1) - list);
+  keys.values.resize((keys.window_rows + keys.entries) * head_dim);
+  const auto row = [&](std::size_t index) { return std::span(keys.values).subspan(index * head_dim, head_dim); };
   for (Position position = oldest; position <= p; ++position) {
-    const auto place = static_cast<std::size_t>(position - oldest);
     const std::uint8_t* record =
         position >= sequence.start
             ? args.window +
                   static_cast<std::size_t>(sequence.first_row + position - sequence.start) * args.ring.row_bytes
             : reinterpret_cast<const std::uint8_t*>(args.ring.At(sequence.slot, position));
-    DecodeWindow(record, std::span(keys.values).subspan(place * head_dim, head_dim));
-    keys.used[place] = true;
+    DecodeWindow(record, row(static_cast<std::size_t>(position - oldest)));
   }
-  if (args.list == nullptr) return keys;
-  const std::int32_t* list = args.list + static_cast<std::int64_t>(t) * args.topk;
-  for (int i = 0; i < args.topk && list[i] >= 0; ++i) {
-    const auto place = static_cast<std::size_t>(window_places + i);
+  for (std::size_t i = 0; i < keys.entries; ++i) {
     const HistoryEntry entry = EntryAt(args.slab, args.step.blocks + sequence.block_offset, list[i]);
-    DequantizeFp4Kv(entry.latent, entry.latent_scales, std::span(keys.values).subspan(place * head_dim, head_dim));
-    keys.used[place] = true;
+    DequantizeFp4Kv(entry.latent, entry.latent_scales, row(keys.window_rows + i));
   }
   return keys;
 }
@@ -62,16 +70,18 @@ KeyRows GatherKeys(const AttentionArgs& args, int t) {
 // Online softmax over blocks of 64 places: probabilities are rounded to bf16 against the running maximum before they
 // meet the values; the denominator adds them unrounded, and the sink last.
 void AttendHead(const KeyRows& keys, const std::vector<float>& q, float scale, float sink, std::span<float> out) {
-  const std::size_t places = keys.used.size(), head_dim = q.size();
+  const std::size_t places = keys.end(), head_dim = q.size();
   float running = -1e30f, denominator = 0;
   std::fill(out.begin(), out.end(), 0.0f);
   std::vector<float> p(kListBlock);
   for (std::size_t begin = 0; begin < places; begin += kListBlock) {
     const std::size_t end = std::min(places, begin + kListBlock);
+    if (begin >= keys.window_rows && end <= keys.window_places) continue;  // unused places only
     float largest = running;
     for (std::size_t i = begin; i < end; ++i) {
-      p[i - begin] = keys.used[i] ? ref::Dot(q.data(), keys.values.data() + i * head_dim, head_dim) * scale
-                                  : -std::numeric_limits<float>::infinity();
+      const std::optional<std::size_t> row = keys.RowAt(i);
+      p[i - begin] = row ? ref::Dot(q.data(), keys.values.data() + *row * head_dim, head_dim) * scale
+                         : -std::numeric_limits<float>::infinity();
       largest = std::max(largest, p[i - begin]);
     }
     const float rescale = std::exp(running - largest);
@@ -81,9 +91,10 @@ void AttendHead(const KeyRows& keys, const std::vector<float>& q, float scale, f
     for (float& value : out) value *= rescale;
     for (std::size_t i = begin; i < end; ++i) {
       const float weight = RoundToBFloat16(p[i - begin]);
-      if (weight == 0.0f) continue;
-      const float* row = keys.values.data() + i * head_dim;
-      for (std::size_t d = 0; d < head_dim; ++d) out[d] += weight * row[d];
+      const std::optional<std::size_t> row = keys.RowAt(i);
+      if (weight == 0.0f || !row) continue;
+      const float* values = keys.values.data() + *row * head_dim;
+      for (std::size_t d = 0; d < head_dim; ++d) out[d] += weight * values[d];
     }
     running = largest;
   }

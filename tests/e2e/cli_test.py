@@ -262,6 +262,15 @@ class Errors(unittest.TestCase):
         self.refused("invalid_argument", "this is a directory", "dump", "--ids", "-", "--out", "/", text="[0]")
         self.refused("invalid_argument", "nothing to do", "dump", "--ids", "-", text="[0]")
 
+    def test_output_never_replaces_a_pipe_and_failures_leave_no_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pipe, tensors = pathlib.Path(folder) / "pipe", pathlib.Path(folder) / "tensors.safetensors"
+            os.mkfifo(pipe)
+            self.refused("invalid_argument", "this is a pipe or device", "dump", "--ids", "-", "--out", pipe, text="[0]")
+            self.assertTrue(pipe.is_fifo())
+            self.refused("invalid_argument", "outside the vocabulary", "dump", "--ids", "-", "--out", tensors, text="[999999]")
+            self.assertFalse(tensors.exists())
+
     def test_full_disk(self):
         with open("/dev/full", "w") as full:
             outcome = subprocess.run([BINARY, "generate", "--max-tokens", "4", "Hi"], stdout=full, stderr=subprocess.PIPE,
@@ -503,6 +512,17 @@ class Tools(unittest.TestCase):
             self.assertIn("logits", [row[0] for row in rows])
             for name, value, *measure in rows:
                 self.assertEqual(float(value), 1 if "overlap" in measure else 0, name)
+
+    def test_dump_of_the_shortest_truncated_decoder(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tensors = pathlib.Path(folder) / "tensors.safetensors"
+            # One tail row has one row of logits; chunks after which no row has any; a chunk larger than any step.
+            for chunk in ("0", "2", "16777216"):
+                outcome = run("dump", "--model", PROBE, "--ids", "-", "--truncate-decoder", "1", "--chunk", chunk, "--greedy", "2",
+                              "--out", tensors, text="[5, 6, 7, 8, 9]")
+                self.assertEqual((outcome.returncode, outcome.stderr), (0, ""))
+                header = tensors.read_bytes()
+                self.assertIn(b'"replay.logits":{"dtype":"F32","shape":[1,512]', header)
 
     def test_compare_with_the_official_code(self):
         outcome = run("dump", "--model", PROBE, "--compare", PROBE / "golden_t5.safetensors")

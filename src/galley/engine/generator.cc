@@ -103,7 +103,7 @@ Result<GeneratedToken> LocalGenerator::Draw(const GenerateRequest& request, std:
                                                                 .position = position});
   if (!id) {
     return Err(
-        ErrorCode::kInternal,
+        ErrorCode::kCorrupt,
         fmt::format("the model gave no usable logit at position {}: its weights hold NaN or infinity", position));
   }
   GeneratedToken token{.id = *id, .logprob = 0, .alternatives = {}};

@@ -328,6 +328,23 @@ class Configuration(unittest.TestCase):
 
 
 class Pipes(unittest.TestCase):
+    def test_closed_descriptors(self):
+        """A file that the program opens must not take the place of a standard descriptor that was closed at the start."""
+        with tempfile.TemporaryDirectory() as folder:
+            for closed in ((0,), (1,), (2,), (0, 1, 2)):
+                def close(closed=closed):
+                    for descriptor in closed:
+                        os.close(descriptor)
+                tensors = pathlib.Path(folder) / "-".join(map(str, closed))
+                outcome = run("generate", "--max-tokens", "4", "--temperature", "0", "Hi", limits=close)
+                self.assertEqual((outcome.returncode, outcome.stderr), (0, ""), closed)
+                self.assertEqual(bool(outcome.stdout), 1 not in closed)
+                outcome = run("chat", text="Hi\n", limits=close)
+                self.assertEqual(outcome.returncode, EXIT["io"] if 0 in closed else 0, closed)
+                dump = ["dump", "--model", PROBE, "--compare", PROBE / "golden_t5.safetensors", "--out", tensors]
+                self.assertEqual(run(*dump, limits=close).returncode, 0, closed)
+                self.assertEqual(run("dump", "--model", PROBE, "--compare", tensors).returncode, 0, closed)
+
     def test_a_reader_that_stops_early(self):
         process = subprocess.Popen([BINARY, "generate", "--raw", "--temperature", "0", "--max-tokens", "5000", "Once upon a time"],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())

@@ -456,6 +456,10 @@ class Terminals(unittest.TestCase):
         seen, _ = self.with_terminal("stdout", "tokenize", "--decode", ids.strip())
         self.assertEqual(seen.decode(), "a\ufffd[31mb\r\n")
 
+    def test_a_message_cannot_drive_the_terminal(self):
+        seen, _ = self.with_terminal("stderr", "tokenize", "Hi", **{"GALLEY_A\x1b[31mB": "1"})
+        self.assertIn("environment variable GALLEY_A\ufffd[31mB means nothing", seen.decode())
+
 
 class Chat(unittest.TestCase):
     def test_script(self):

@@ -65,8 +65,9 @@ class Dumper {
   [[nodiscard]] Result<TensorMap> Run();
 
  private:
-  // Prefill in chunks; returns logits of the last rows.
-  [[nodiscard]] Result<std::vector<float>> Prefill(Sequence& sequence, TensorCollector& collector) const;
+  // Prefill in chunks; returns logits of the last rows, of which there are at most kLogitRows at `floor` or above.
+  [[nodiscard]] Result<std::vector<float>> Prefill(Sequence& sequence, TensorCollector& collector,
+                                                   Position floor = 0) const;
   // With `drafts`, the draft head runs at the first options.drafts positions of the continuation.
   [[nodiscard]] Result<Greedy> Continue(Sequence& sequence, std::span<const float> logits, int count,
                                         DraftDump* drafts = nullptr) const;
@@ -95,10 +96,10 @@ class Dumper {
   TensorMap tensors_;
 };
 
-Result<std::vector<float>> Dumper::Prefill(Sequence& sequence, TensorCollector& collector) const {
+Result<std::vector<float>> Dumper::Prefill(Sequence& sequence, TensorCollector& collector, Position floor) const {
   const std::span<const TokenId> ids = options_.ids;
   const auto chunk = static_cast<std::size_t>(loaded_.model().options().rows_max);
-  const std::size_t first_logit_row = ids.size() - std::min<std::size_t>(kLogitRows, ids.size());
+  const auto first_logit_row = static_cast<std::size_t>(std::max(length_ - kLogitRows, floor));
   std::vector<float> logits;
   for (std::size_t done = 0; done < ids.size();) {
     const std::size_t rows = std::min(chunk, ids.size() - done);
@@ -119,7 +120,13 @@ Result<Greedy> Dumper::Continue(Sequence& sequence, std::span<const float> logit
   Greedy greedy;
   for (int i = 0; i < count; ++i) {
     const std::vector<backend::RankedToken> top = backend::TopTokens(row, 2);
-    if (top.size() < 2) return Err(ErrorCode::kInternal, "the model gave fewer than two usable logits");
+    if (top.size() < 2) {
+      return Err(ErrorCode::kCorrupt,
+                 fmt::format("the model gave fewer than two usable logits at position {}, so there is no greedy "
+                             "continuation: its weights hold NaN or infinity, or its vocabulary one token; --greedy 0 "
+                             "leaves it out",
+                             sequence.length()));
+    }
     greedy.ids.push_back(top[0].id);
     greedy.second.push_back(top[1].id);
     greedy.margin.push_back(row[static_cast<std::size_t>(top[0].id)] - row[static_cast<std::size_t>(top[1].id)]);
@@ -281,7 +288,7 @@ Status Dumper::RunTruncated() {
   std::copy_if(rows_.begin(), rows_.end(), std::back_inserter(tail_rows), [&](Position p) { return p >= tail_start; });
   TensorCollector collector(loaded_.backend(), {tail_rows.begin(), tail_rows.end()}, {});
   Sequence sequence(loaded_, tail_start);
-  ASSIGN_OR_RETURN(const std::vector<float> logits, Prefill(sequence, collector));
+  ASSIGN_OR_RETURN(const std::vector<float> logits, Prefill(sequence, collector, tail_start));
   ASSIGN_OR_RETURN(const Greedy greedy, Continue(sequence, logits, options_.replay_greedy));
   RETURN_IF_ERROR(Copy(collector, "main_hidden", "replay.main_hidden", tail_rows));
   tensors_["replay.tail_start"] = Int32Tensor({static_cast<std::int32_t>(tail_start)});
@@ -358,16 +365,19 @@ std::vector<Position> GoldenRows(Position length) {
 
 Result<TensorMap> Dump(const DumpOptions& options) {
   const auto length = static_cast<int>(std::min<std::size_t>(std::max<std::size_t>(options.ids.size(), 1), 1 << 16));
-  ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Load({.model_dir = options.model_dir,
-                                                          .backend = options.backend,
-                                                          .threads = options.threads,
-                                                          .rows_max = options.chunk > 0 ? options.chunk : length,
-                                                          .logit_rows_max = kLogitRows,
-                                                          .sequences_max = 1,
-                                                          .blocks = 0,
-                                                          .drafts = options.drafts != 0,
-                                                          .window_places = options.official_window ? length : 0,
-                                                          .max_seq_len = 0}));
+  const std::int64_t continuation = std::max(options.greedy, options.replay_greedy);
+  ASSIGN_OR_RETURN(LoadedModel loaded,
+                   LoadedModel::Load({.model_dir = options.model_dir,
+                                      .backend = options.backend,
+                                      .threads = options.threads,
+                                      .rows_max = options.chunk > 0 ? std::min(options.chunk, length) : length,
+                                      .logit_rows_max = kLogitRows,
+                                      .sequences_max = 1,
+                                      .blocks = 0,
+                                      .drafts = options.drafts != 0,
+                                      .window_places = options.official_window ? length : 0,
+                                      .max_seq_len = 0,
+                                      .longest = static_cast<std::int64_t>(options.ids.size()) + continuation}));
   RETURN_IF_ERROR(CheckIds(options, loaded));
   return Dumper(loaded, options).Run();
 }

@@ -280,7 +280,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
                                                           .blocks = options.blocks,
                                                           .drafts = false,
                                                           .window_places = 0,
-                                                          .max_seq_len = options.max_seq_len}));
+                                                          .max_seq_len = options.max_seq_len,
+                                                          .longest = 0}));
   auto impl = std::make_unique<Impl>(std::move(loaded), options);
   sched::SchedulerOptions scheduling;
   scheduling.blocks = impl->loaded.state().blocks();

@@ -98,7 +98,7 @@ Result<GeneratedToken> LocalGenerator::Draw(const GenerateRequest& request, std:
                                                                 .position = position});
   if (!id) {
     return Err(
-        ErrorCode::kInternal,
+        ErrorCode::kCorrupt,
         fmt::format("the model gave no usable logit at position {}: its weights hold NaN or infinity", position));
   }
   GeneratedToken token{.id = *id, .logprob = 0, .alternatives = {}};
@@ -170,7 +170,8 @@ Result<std::unique_ptr<Generator>> Generator::Create(const GeneratorOptions& opt
                                                           .blocks = 0,
                                                           .drafts = false,
                                                           .window_places = 0,
-                                                          .max_seq_len = options.max_seq_len}));
+                                                          .max_seq_len = options.max_seq_len,
+                                                          .longest = 0}));
   return std::unique_ptr<Generator>(std::make_unique<LocalGenerator>(std::move(loaded), options));
 }
 

@@ -67,6 +67,7 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   loaded.checkpoint_ = std::make_unique<model::Checkpoint>(std::move(checkpoint));
   const model::Config& config = loaded.config();
   ASSIGN_OR_RETURN(loaded.max_seq_len_, SequenceLength(options.max_seq_len, config.max_seq_len));
+  if (options.longest > 0) loaded.max_seq_len_ = std::min(loaded.max_seq_len_, options.longest);
 
   ASSIGN_OR_RETURN(text::Tokenizer tokenizer, text::Tokenizer::Load(options.model_dir / "tokenizer.json"));
   loaded.tokenizer_ = std::make_unique<text::Tokenizer>(std::move(tokenizer));

@@ -27,6 +27,7 @@ struct LoadOptions {
   bool drafts = false;           // model::ModelOptions::drafts
   int window_places = 0;         // model::ModelOptions::window_places
   std::int64_t max_seq_len = 0;  // 0: what the config states, or 8192 when it states nothing
+  std::int64_t longest = 0;      // no sequence will be longer, so memory for more is not taken; 0: not known
 };
 
 class LoadedModel {

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <vector>
 
 #include "galley/backend/ref/math.h"
 #include "galley/tensor/quantize.h"
@@ -17,16 +19,18 @@ constexpr std::size_t kListBlock =
 }  // namespace
 
 void AttendHead(const KeyRows& keys, const std::vector<float>& q, float scale, float sink, std::span<float> out) {
-  const std::size_t places = keys.used.size(), head_dim = q.size();
+  const std::size_t places = keys.end(), head_dim = q.size();
   float running = -1e30f, denominator = 0;
   std::fill(out.begin(), out.end(), 0.0f);
   std::vector<float> p(kListBlock);
   for (std::size_t begin = 0; begin < places; begin += kListBlock) {
     const std::size_t end = std::min(places, begin + kListBlock);
+    if (begin >= keys.window_rows && end <= keys.window_places) continue;  // unused places only
     float largest = running;
     for (std::size_t i = begin; i < end; ++i) {
-      p[i - begin] = keys.used[i] ? Dot(q.data(), keys.values.data() + i * head_dim, head_dim) * scale
-                                  : -std::numeric_limits<float>::infinity();
+      const std::optional<std::size_t> row = keys.RowAt(i);
+      p[i - begin] = row ? Dot(q.data(), keys.values.data() + *row * head_dim, head_dim) * scale
+                         : -std::numeric_limits<float>::infinity();
       largest = std::max(largest, p[i - begin]);
     }
     const float rescale = std::exp(running - largest);
@@ -36,9 +40,10 @@ void AttendHead(const KeyRows& keys, const std::vector<float>& q, float scale, f
     for (float& value : out) value *= rescale;
     for (std::size_t i = begin; i < end; ++i) {
       const float weight = RoundToBFloat16(p[i - begin]);
-      if (weight == 0.0f) continue;
-      const float* row = keys.values.data() + i * head_dim;
-      for (std::size_t d = 0; d < head_dim; ++d) out[d] += weight * row[d];
+      const std::optional<std::size_t> row = keys.RowAt(i);
+      if (weight == 0.0f || !row) continue;
+      const float* values = keys.values.data() + *row * head_dim;
+      for (std::size_t d = 0; d < head_dim; ++d) out[d] += weight * values[d];
     }
     running = largest;
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -10,11 +11,21 @@
 
 namespace galley::backend::ref {
 
-// The rows that one query attends to, in order. A place that is not used holds no row but keeps its place, so that
-// blocks of 64 fall on the same borders for every row.
+// The rows that one query attends to, in order: the window, oldest position first, then the selected entries. Both
+// have places in the list of keys: unused ones lie behind the rows of the window and behind the entries. They hold no
+// row but keep their place, so that blocks of 64 fall on the same borders for every row.
 struct KeyRows {
-  std::vector<float> values;  // [places][head_dim]
-  std::vector<bool> used;     // [places]
+  std::vector<float> values;  // [window_rows + entries][head_dim]
+  std::size_t window_rows = 0, window_places = 0, entries = 0;
+
+  // The first place that no row comes after.
+  [[nodiscard]] std::size_t end() const { return entries == 0 ? window_rows : window_places + entries; }
+  // Index into `values` of the row at `place`; nothing at an unused place.
+  [[nodiscard]] std::optional<std::size_t> RowAt(std::size_t place) const {
+    if (place < window_rows) return place;
+    if (place < window_places) return std::nullopt;
+    return window_rows + (place - window_places);
+  }
 };
 
 // Online softmax over blocks of 64 places, as the official kernel runs it: probabilities are rounded to bf16 against

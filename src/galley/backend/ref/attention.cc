@@ -20,27 +20,25 @@ ref::KeyRows GatherKeys(const AttentionArgs& args, int t) {
   const Position floor = args.decoder_floor ? sequence.decoder_floor : sequence.encoder_floor;
   const Position oldest = std::max<Position>(floor, p - args.window_size + 1);
 
-  const auto window_places =
-      static_cast<int>(std::min<Position>(args.window_size, std::max<Position>(args.window_places, p + 1)));
-  const auto places = static_cast<std::size_t>(window_places + (args.list != nullptr ? args.topk : 0));
-  ref::KeyRows keys{std::vector<float>(places * head_dim), std::vector<bool>(places)};
+  const std::int32_t* list = args.list == nullptr ? nullptr : args.list + static_cast<std::int64_t>(t) * args.topk;
+  ref::KeyRows keys;
+  keys.window_rows = static_cast<std::size_t>(p + 1 - oldest);
+  keys.window_places =
+      static_cast<std::size_t>(std::min<Position>(args.window_size, std::max<Position>(args.window_places, p + 1)));
+  if (list != nullptr) keys.entries = static_cast<std::size_t>(std::find(list, list + args.topk, -1) - list);
+  keys.values.resize((keys.window_rows + keys.entries) * head_dim);
+  const auto row = [&](std::size_t index) { return std::span(keys.values).subspan(index * head_dim, head_dim); };
   for (Position position = oldest; position <= p; ++position) {
-    const auto place = static_cast<std::size_t>(position - oldest);
     const std::uint8_t* record =
         position >= sequence.start
             ? args.window +
                   static_cast<std::size_t>(sequence.first_row + position - sequence.start) * args.ring.row_bytes
             : reinterpret_cast<const std::uint8_t*>(args.ring.At(sequence.slot, position));
-    ref::DecodeWindowRecord(record, std::span(keys.values).subspan(place * head_dim, head_dim));
-    keys.used[place] = true;
+    ref::DecodeWindowRecord(record, row(static_cast<std::size_t>(position - oldest)));
   }
-  if (args.list == nullptr) return keys;
-  const std::int32_t* list = args.list + static_cast<std::int64_t>(t) * args.topk;
-  for (int i = 0; i < args.topk && list[i] >= 0; ++i) {
-    const auto place = static_cast<std::size_t>(window_places + i);
+  for (std::size_t i = 0; i < keys.entries; ++i) {
     const HistoryEntry entry = EntryAt(args.slab, args.step.blocks + sequence.block_offset, list[i]);
-    DequantizeFp4Kv(entry.latent, entry.latent_scales, std::span(keys.values).subspan(place * head_dim, head_dim));
-    keys.used[place] = true;
+    DequantizeFp4Kv(entry.latent, entry.latent_scales, row(keys.window_rows + i));
   }
   return keys;
 }

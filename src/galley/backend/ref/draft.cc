@@ -17,19 +17,21 @@ ref::KeyRows GatherBlockKeys(const DraftAttentionArgs& args, const SequenceEntry
   const auto head_dim = static_cast<std::size_t>(args.head_dim);
   const Position last = sequence.start - 1;  // newest committed position
   const Position committed = std::min<Position>(args.window_size, sequence.start);
-  const auto places = static_cast<std::size_t>(committed + sequence.rows);
-  ref::KeyRows keys{std::vector<float>(places * head_dim), std::vector<bool>(places, true)};
-  for (Position place = 0; place < static_cast<Position>(places); ++place) {
+  std::vector<const std::uint8_t*> records;
+  for (Position place = 0; place < committed; ++place) {
     // The official ring holds position p in slot p mod window_size, and its slots are read in order.
-    const Position position =
-        place < committed ? last - (last - place) % args.window_size : sequence.start + place - committed;
-    const std::uint8_t* record =
-        place < committed
-            ? reinterpret_cast<const std::uint8_t*>(args.ring.At(sequence.slot, position))
-            : args.window + static_cast<std::size_t>(sequence.first_row + place - committed) * args.ring.row_bytes;
-    keys.used[static_cast<std::size_t>(place)] = position >= sequence.decoder_floor;
-    ref::DecodeWindowRecord(record,
-                            std::span(keys.values).subspan(static_cast<std::size_t>(place) * head_dim, head_dim));
+    const Position position = last - (last - place) % args.window_size;
+    if (position < sequence.decoder_floor) continue;
+    records.push_back(reinterpret_cast<const std::uint8_t*>(args.ring.At(sequence.slot, position)));
+  }
+  for (std::int32_t row = sequence.first_row; row < sequence.first_row + sequence.rows; ++row) {
+    records.push_back(args.window + static_cast<std::size_t>(row) * args.ring.row_bytes);
+  }
+  ref::KeyRows keys;
+  keys.window_rows = keys.window_places = records.size();
+  keys.values.resize(records.size() * head_dim);
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    ref::DecodeWindowRecord(records[i], std::span(keys.values).subspan(i * head_dim, head_dim));
   }
   return keys;
 }

@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "galley/base/check.h"
 #include "galley/base/math.h"
 
@@ -22,7 +24,8 @@ StateLayout StateLayout::Make(const Config& config) {
   layout.backtrack_rows = config.dspark.n_stages > 0 ? config.dspark.block_size : 0;
   layout.window_ring_rows = config.window_size + layout.backtrack_rows;
   layout.input_ring_rows = 2 + layout.backtrack_rows;
-  layout.id_ring_rows = config.engram.max_ngram_size - 1 + layout.backtrack_rows;
+  // A row's id is stored before the earlier ones are read, so without drafts to take back it needs a place of its own.
+  layout.id_ring_rows = config.engram.max_ngram_size - 1 + std::max(1, layout.backtrack_rows);
   layout.window_record_bytes = backend::WindowRecordBytes(config.head_dim);
   layout.input_record_bytes = 2 * static_cast<std::size_t>(config.head_dim) * sizeof(float);
 

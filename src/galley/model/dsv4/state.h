@@ -27,7 +27,7 @@ struct StateLayout {
   int backtrack_rows = 0;    // rows that rejected drafts can take back: the draft depth
   int window_ring_rows = 0;  // window + backtrack
   int input_ring_rows = 0;   // pair + backtrack
-  int id_ring_rows = 0;      // earlier ids of the longest n-gram + backtrack
+  int id_ring_rows = 0;      // earlier ids of the longest n-gram + backtrack, at least one
   std::size_t window_record_bytes = 0;
   std::size_t input_record_bytes = 0;
   std::size_t slot_bytes = 0;

@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "galley/base/check.h"
+#include "galley/kv/index.h"
 
 namespace galley::kv {
 namespace {
@@ -34,13 +35,13 @@ BlockRef BlockRef::Share() const {
 }
 
 BlockCache::BlockCache(int blocks)
-    : nodes_(blocks),
+    : nodes_(Idx(blocks)),
       tokens_(static_cast<std::size_t>(blocks) * kBlockTokens),
       table_(std::bit_ceil(static_cast<std::size_t>(blocks) * 2), -1),
       evicted_(std::bit_ceil(static_cast<std::size_t>(blocks) * 2), 0),
       evictable_(blocks) {
   CHECK(blocks > 0);
-  free_.reserve(blocks);
+  free_.reserve(Idx(blocks));
   for (int block = blocks - 1; block >= 0; --block) free_.push_back(block);
 }
 
@@ -49,7 +50,7 @@ BlockCache::~BlockCache() {
 }
 
 void BlockCache::Hold(int block) {
-  Node& node = nodes_[block];
+  Node& node = nodes_[Idx(block)];
   if (node.refs++ > 0) return;
   ++active_;
   if (!node.published) return;
@@ -58,7 +59,7 @@ void BlockCache::Hold(int block) {
 }
 
 void BlockCache::Drop(int block) {
-  Node& node = nodes_[block];
+  Node& node = nodes_[Idx(block)];
   DCHECK(node.refs > 0);
   if (--node.refs > 0) return;
   --active_;
@@ -77,7 +78,7 @@ bool BlockCache::Allocate(int count, std::vector<BlockRef>& table) {
     if (free_.empty()) EvictOne();
     const int block = free_.back();
     free_.pop_back();
-    nodes_[block].refs = 1;
+    nodes_[Idx(block)].refs = 1;
     ++active_;
     table.push_back(BlockRef(this, BlockId(block)));
   }
@@ -87,7 +88,7 @@ bool BlockCache::Allocate(int count, std::vector<BlockRef>& table) {
 void BlockCache::EvictOne() {
   CHECK(!evictable_.empty()) << cached_ << " cached blocks, none of them a leaf";
   const int block = evictable_.top();
-  const std::uint64_t prefix = nodes_[block].key.prefix();
+  const std::uint64_t prefix = nodes_[Idx(block)].key.prefix();
   evicted_[prefix & (evicted_.size() - 1)] = prefix;
   Unpublish(block);
   --cached_;
@@ -97,17 +98,17 @@ void BlockCache::EvictOne() {
 
 // Takes a cached leaf out of the index.
 void BlockCache::Unpublish(int block) {
-  Node& node = nodes_[block];
+  Node& node = nodes_[Idx(block)];
   evictable_.Remove(block);
   if (node.parent >= 0) {
-    Node& parent = nodes_[node.parent];
+    Node& parent = nodes_[Idx(node.parent)];
     if (--parent.children == 0 && parent.refs == 0) evictable_.Push(node.parent, parent.last_use);
   }
   // Close the gap in the probe sequence: a later cell moves up unless its own home lies behind the gap.
   const std::size_t mask = table_.size() - 1;
   std::size_t gap = Cell(node.key);
   for (std::size_t next = (gap + 1) & mask; table_[next] >= 0; next = (next + 1) & mask) {
-    const std::size_t home = nodes_[table_[next]].key.prefix() & mask;
+    const std::size_t home = nodes_[Idx(table_[next])].key.prefix() & mask;
     if (((next - home) & mask) < ((next - gap) & mask)) continue;
     table_[gap] = table_[next];
     gap = next;
@@ -120,7 +121,7 @@ void BlockCache::Unpublish(int block) {
 std::size_t BlockCache::Cell(const BlockKey& key) const {
   const std::size_t mask = table_.size() - 1;
   std::size_t cell = key.prefix() & mask;
-  while (table_[cell] >= 0 && nodes_[table_[cell]].key != key) cell = (cell + 1) & mask;
+  while (table_[cell] >= 0 && nodes_[Idx(table_[cell])].key != key) cell = (cell + 1) & mask;
   return cell;
 }
 
@@ -132,9 +133,9 @@ bool BlockCache::TokensMatch(int block, std::span<const TokenId> tokens, int ind
 int BlockCache::Probe(const KeyChain& chain, std::span<const TokenId> tokens, int known) const {
   int hits = std::min(known, static_cast<int>(chain.blocks.size()));
   // A published block's ancestors are published, so the deepest one that is still there vouches for the rest.
-  while (hits > 0 && Find(chain.blocks[hits - 1]) < 0) --hits;
+  while (hits > 0 && Find(chain.blocks[Idx(hits - 1)]) < 0) --hits;
   for (; hits < static_cast<int>(chain.blocks.size()); ++hits) {
-    const int block = Find(chain.blocks[hits]);
+    const int block = Find(chain.blocks[Idx(hits)]);
     if (block < 0 || !TokensMatch(block, tokens, hits)) break;
   }
   return hits;
@@ -143,9 +144,9 @@ int BlockCache::Probe(const KeyChain& chain, std::span<const TokenId> tokens, in
 int BlockCache::CountCached(const KeyChain& chain, int blocks) const {
   if (blocks == 0) return 0;
   int count = 0;
-  for (int block = Find(chain.blocks[blocks - 1]); block >= 0; block = nodes_[block].parent) {
+  for (int block = Find(chain.blocks[Idx(blocks - 1)]); block >= 0; block = nodes_[Idx(block)].parent) {
     // Whoever holds a block holds its ancestors.
-    if (nodes_[block].refs > 0) break;
+    if (nodes_[Idx(block)].refs > 0) break;
     ++count;
   }
   return count;
@@ -156,7 +157,7 @@ Hit BlockCache::Lookup(const KeyChain& chain, std::span<const TokenId> tokens) {
   const int full = static_cast<int>(chain.blocks.size());
   hit.blocks.reserve(static_cast<std::size_t>(full));
   for (int index = 0; index < full; ++index) {
-    const int block = Find(chain.blocks[index]);
+    const int block = Find(chain.blocks[Idx(index)]);
     if (block < 0) {
       hit.limit = WhyMissing(chain, index);
       return hit;
@@ -173,16 +174,16 @@ Hit BlockCache::Lookup(const KeyChain& chain, std::span<const TokenId> tokens) {
 }
 
 HitLimit BlockCache::WhyMissing(const KeyChain& chain, int block) const {
-  const std::uint64_t prefix = chain.blocks[block].prefix();
+  const std::uint64_t prefix = chain.blocks[Idx(block)].prefix();
   return evicted_[prefix & (evicted_.size() - 1)] == prefix ? HitLimit::kEvicted : HitLimit::kNeverSeen;
 }
 
 PublishResult BlockCache::Publish(BlockId block, const BlockKey& key, BlockId parent, const BlockKey& parent_key,
                                   std::span<const TokenId> tokens) {
-  Node& node = nodes_[block.value];
+  Node& node = nodes_[Idx(block.value)];
   CHECK(node.refs > 0 && !node.published && tokens.size() == kBlockTokens)
       << "block " << block.value << ": refs " << node.refs << ", published " << node.published;
-  if (parent.valid() && !(nodes_[parent.value].published && nodes_[parent.value].key == parent_key)) {
+  if (parent.valid() && !(nodes_[Idx(parent.value)].published && nodes_[Idx(parent.value)].key == parent_key)) {
     return PublishResult::kOrphan;
   }
   const std::size_t cell = Cell(key);
@@ -192,7 +193,7 @@ PublishResult BlockCache::Publish(BlockId block, const BlockKey& key, BlockId pa
   node.parent = parent.value;
   node.children = 0;
   node.published = true;
-  if (parent.valid()) ++nodes_[parent.value].children;
+  if (parent.valid()) ++nodes_[Idx(parent.value)].children;
   std::copy(tokens.begin(), tokens.end(), tokens_.begin() + static_cast<std::ptrdiff_t>(block.value) * kBlockTokens);
   return PublishResult::kPublished;
 }
@@ -211,24 +212,25 @@ void BlockCache::CheckInvariants() const {
   int active = 0, cached = 0;
   std::vector<int> children(nodes_.size(), 0);
   for (int block = 0; block < total(); ++block) {
-    const Node& node = nodes_[block];
+    const Node& node = nodes_[Idx(block)];
     active += node.refs > 0 ? 1 : 0;
     cached += node.refs == 0 && node.published ? 1 : 0;
     if (!node.published) continue;
     CHECK(Find(node.key) == block) << "published block " << block << " is not found under its key";
     if (node.parent < 0) continue;
-    const Node& parent = nodes_[node.parent];
+    const Node& parent = nodes_[Idx(node.parent)];
     CHECK(parent.published) << "block " << block << " chains to unpublished block " << node.parent;
     CHECK(node.refs == 0 || parent.refs > 0)
         << "block " << block << " is held but its parent " << node.parent << " not";
-    ++children[node.parent];
+    ++children[Idx(node.parent)];
   }
   CHECK(active == active_ && cached == cached_) << active << " " << active_ << " " << cached << " " << cached_;
   CHECK(free() + cached_ + active_ == total()) << free() << " + " << cached_ << " + " << active_ << " != " << total();
   for (int block = 0; block < total(); ++block) {
-    const Node& node = nodes_[block];
-    CHECK(!node.published || node.children == children[block]) << "block " << block << " counts its children wrong";
-    const bool leaf = node.published && node.refs == 0 && children[block] == 0;
+    const Node& node = nodes_[Idx(block)];
+    CHECK(!node.published || node.children == children[Idx(block)])
+        << "block " << block << " counts its children wrong";
+    const bool leaf = node.published && node.refs == 0 && children[Idx(block)] == 0;
     CHECK(evictable_.contains(block) == leaf) << "block " << block << " leaf " << leaf;
   }
 }

@@ -21,6 +21,7 @@
 
 #include "galley/base/strong_id.h"
 #include "galley/kv/block_key.h"
+#include "galley/kv/index.h"
 #include "galley/kv/indexed_heap.h"
 
 namespace galley::kv {
@@ -89,8 +90,8 @@ class BlockCache {
   [[nodiscard]] int active() const { return active_; }
   // Blocks that Allocate can still give.
   [[nodiscard]] int available() const { return free() + cached_; }
-  [[nodiscard]] int ref_count(BlockId block) const { return nodes_[block.value].refs; }
-  [[nodiscard]] bool published(BlockId block) const { return nodes_[block.value].published; }
+  [[nodiscard]] int ref_count(BlockId block) const { return nodes_[Idx(block.value)].refs; }
+  [[nodiscard]] bool published(BlockId block) const { return nodes_[Idx(block.value)].published; }
   [[nodiscard]] std::int64_t evictions() const { return evictions_; }
 
   // Appends `count` fresh private blocks to `table`, evicting cached ones as needed; false, and nothing done, when

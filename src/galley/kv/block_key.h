@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "galley/base/strong_id.h"
+#include "galley/kv/index.h"
 #include "galley/kv/sha256.h"
 
 namespace galley::kv {
@@ -46,7 +47,7 @@ struct KeyChain {
   std::vector<BlockKey> blocks;
 
   // Key under which the block with this index chains: the root for block 0.
-  [[nodiscard]] const BlockKey& parent(int block) const { return block == 0 ? root : blocks[block - 1]; }
+  [[nodiscard]] const BlockKey& parent(int block) const { return block == 0 ? root : blocks[Idx(block - 1)]; }
 };
 
 [[nodiscard]] BlockKey RootKey(const KeyRoot& root);

@@ -8,32 +8,35 @@
 #include <vector>
 
 #include "galley/base/check.h"
+#include "galley/kv/index.h"
 
 namespace galley::kv {
 
 class IndexedHeap {
  public:
-  explicit IndexedHeap(int capacity) : keys_(capacity, 0), places_(capacity, -1) { heap_.reserve(capacity); }
+  explicit IndexedHeap(int capacity) : keys_(Idx(capacity), 0), places_(Idx(capacity), -1) {
+    heap_.reserve(Idx(capacity));
+  }
 
   [[nodiscard]] bool empty() const { return heap_.empty(); }
   [[nodiscard]] int size() const { return static_cast<int>(heap_.size()); }
-  [[nodiscard]] bool contains(int item) const { return places_[item] >= 0; }
+  [[nodiscard]] bool contains(int item) const { return places_[Idx(item)] >= 0; }
   [[nodiscard]] int top() const { return heap_.front(); }
 
   void Push(int item, std::uint64_t key) {
     DCHECK(!contains(item));
-    keys_[item] = key;
+    keys_[Idx(item)] = key;
     heap_.push_back(item);
-    places_[item] = size() - 1;
+    places_[Idx(item)] = size() - 1;
     Up(size() - 1);
   }
 
   void Remove(int item) {
-    const int place = places_[item];
+    const int place = places_[Idx(item)];
     DCHECK(place >= 0);
     Swap(place, size() - 1);
     heap_.pop_back();
-    places_[item] = -1;
+    places_[Idx(item)] = -1;
     if (place < size()) {
       Up(place);
       Down(place);
@@ -41,12 +44,12 @@ class IndexedHeap {
   }
 
  private:
-  [[nodiscard]] bool Less(int a, int b) const { return keys_[heap_[a]] < keys_[heap_[b]]; }
+  [[nodiscard]] bool Less(int a, int b) const { return keys_[Idx(heap_[Idx(a)])] < keys_[Idx(heap_[Idx(b)])]; }
 
   void Swap(int a, int b) {
-    std::swap(heap_[a], heap_[b]);
-    places_[heap_[a]] = a;
-    places_[heap_[b]] = b;
+    std::swap(heap_[Idx(a)], heap_[Idx(b)]);
+    places_[Idx(heap_[Idx(a)])] = a;
+    places_[Idx(heap_[Idx(b)])] = b;
   }
 
   void Up(int place) {

@@ -2,6 +2,7 @@
 #include "galley/kv/slot_pool.h"
 
 #include "galley/base/check.h"
+#include "galley/kv/index.h"
 
 namespace galley::kv {
 
@@ -11,7 +12,7 @@ SlotRef::~SlotRef() {
 
 SlotPool::SlotPool(int slots) : total_(slots) {
   CHECK(slots > 0);
-  free_.reserve(slots);
+  free_.reserve(Idx(slots));
   for (int id = slots - 1; id >= 0; --id) free_.push_back(SlotId(id));
 }
 

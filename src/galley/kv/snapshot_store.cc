@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "galley/base/check.h"
+#include "galley/kv/index.h"
 
 namespace galley::kv {
 namespace {
@@ -15,10 +16,10 @@ bool StartsWith(std::span<const TokenId> tokens, std::span<const TokenId> prefix
 }  // namespace
 
 SnapshotRef::~SnapshotRef() {
-  if (store_ != nullptr) --store_->places_[id_.value].readers;
+  if (store_ != nullptr) --store_->places_[Idx(id_.value)].readers;
 }
 
-SnapshotStore::SnapshotStore(int places) : places_(places) {}
+SnapshotStore::SnapshotStore(int places) : places_(Idx(places)) {}
 
 SnapshotStore::~SnapshotStore() {
   for (const Place& place : places_) CHECK(place.readers == 0) << "a snapshot is still pinned";
@@ -30,7 +31,7 @@ int SnapshotStore::FindExact(const KeyChain& chain, std::span<const TokenId> tok
       tokens.subspan(static_cast<std::size_t>(block) * kBlockTokens, static_cast<std::size_t>(position % kBlockTokens));
   const auto [first, last] = by_key_.equal_range(chain.parent(block));
   for (auto it = first; it != last; ++it) {
-    const Place& place = places_[it->second];
+    const Place& place = places_[Idx(it->second)];
     if (place.point.position == position && std::ranges::equal(place.partial, partial)) return it->second;
   }
   return -1;
@@ -40,9 +41,9 @@ std::optional<SnapshotId> SnapshotStore::Reserve(const KeyChain& chain, std::spa
                                                  const SnapshotPoint& point) {
   if (places_.empty()) return std::nullopt;
   if (const int same = FindExact(chain, tokens, point.position); same >= 0) {
-    places_[same].last_use = ++clock_;
+    places_[Idx(same)].last_use = ++clock_;
     // A snapshot that restarts deeper serves more prompts; one that is no deeper need not be copied again.
-    Place& place = places_[same];
+    Place& place = places_[Idx(same)];
     if (place.phase == Phase::kSaving || place.readers > 0 || place.point.restart_from <= point.restart_from) {
       return std::nullopt;
     }
@@ -50,13 +51,13 @@ std::optional<SnapshotId> SnapshotStore::Reserve(const KeyChain& chain, std::spa
   }
   int best = -1;
   for (int index = 0; index < total(); ++index) {
-    const Place& place = places_[index];
+    const Place& place = places_[Idx(index)];
     if (place.phase == Phase::kSaving || place.readers > 0) continue;
-    if (best < 0 || place.last_use < places_[best].last_use) best = index;
+    if (best < 0 || place.last_use < places_[Idx(best)].last_use) best = index;
   }
   if (best < 0) return std::nullopt;
-  if (places_[best].phase == Phase::kReady) Free(best);
-  Place& place = places_[best];
+  if (places_[Idx(best)].phase == Phase::kReady) Free(best);
+  Place& place = places_[Idx(best)];
   const int block = static_cast<int>(point.position / kBlockTokens);
   const auto partial = tokens.subspan(static_cast<std::size_t>(block) * kBlockTokens,
                                       static_cast<std::size_t>(point.position % kBlockTokens));
@@ -71,7 +72,7 @@ std::optional<SnapshotId> SnapshotStore::Reserve(const KeyChain& chain, std::spa
 }
 
 void SnapshotStore::Commit(SnapshotId id) {
-  Place& place = places_[id.value];
+  Place& place = places_[Idx(id.value)];
   CHECK(place.phase == Phase::kSaving) << "snapshot " << id.value;
   place.phase = Phase::kReady;
   --saving_;
@@ -79,12 +80,12 @@ void SnapshotStore::Commit(SnapshotId id) {
 }
 
 void SnapshotStore::Abandon(SnapshotId id) {
-  CHECK(places_[id.value].phase == Phase::kSaving) << "snapshot " << id.value;
+  CHECK(places_[Idx(id.value)].phase == Phase::kSaving) << "snapshot " << id.value;
   Free(id.value);
 }
 
 void SnapshotStore::Free(int index) {
-  Place& place = places_[index];
+  Place& place = places_[Idx(index)];
   const auto [first, last] = by_key_.equal_range(place.key);
   by_key_.erase(std::find_if(first, last, [&](const auto& entry) { return entry.second == index; }));
   --(place.phase == Phase::kSaving ? saving_ : ready_);
@@ -102,7 +103,7 @@ std::optional<SnapshotPoint> SnapshotStore::Find(const KeyChain& chain, std::spa
     std::optional<SnapshotPoint> best;
     const auto [first, last] = by_key_.equal_range(chain.parent(block));
     for (auto it = first; it != last; ++it) {
-      const Place& place = places_[it->second];
+      const Place& place = places_[Idx(it->second)];
       if (place.phase != Phase::kReady || place.point.position < std::max<Position>(least, 1)) continue;
       if (!StartsWith(rest, place.partial)) continue;
       if (!best || place.point.position > best->position) best = place.point;
@@ -114,15 +115,15 @@ std::optional<SnapshotPoint> SnapshotStore::Find(const KeyChain& chain, std::spa
 
 SnapshotRef SnapshotStore::Pin(const KeyChain& chain, std::span<const TokenId> tokens, Position position) {
   const int index = FindExact(chain, tokens, position);
-  CHECK(index >= 0 && places_[index].phase == Phase::kReady) << "no snapshot at position " << position;
-  places_[index].last_use = ++clock_;
-  ++places_[index].readers;
+  CHECK(index >= 0 && places_[Idx(index)].phase == Phase::kReady) << "no snapshot at position " << position;
+  places_[Idx(index)].last_use = ++clock_;
+  ++places_[Idx(index)].readers;
   return SnapshotRef(this, SnapshotId(index));
 }
 
 void SnapshotStore::Clear() {
   for (int index = 0; index < total(); ++index) {
-    if (places_[index].phase == Phase::kReady && places_[index].readers == 0) Free(index);
+    if (places_[Idx(index)].phase == Phase::kReady && places_[Idx(index)].readers == 0) Free(index);
   }
 }
 

@@ -5,12 +5,13 @@
 #include <bit>
 
 #include "galley/base/check.h"
+#include "galley/kv/index.h"
 
 namespace galley::sched {
 
 CostCurve::CostCurve(const Prior& prior) {
   for (int knot = 0; knot < kKnots; ++knot) {
-    us_[knot] = prior.base_us + prior.row_us * static_cast<double>((std::int64_t{1} << knot) - 1);
+    us_[kv::Idx(knot)] = prior.base_us + prior.row_us * static_cast<double>((std::int64_t{1} << knot) - 1);
   }
 }
 
@@ -23,7 +24,7 @@ CostCurve::Place CostCurve::Locate(std::int64_t rows) {
 double CostCurve::Predict(std::int64_t rows) const {
   if (rows <= 0) return 0;
   const Place place = Locate(rows);
-  return us_[place.knot] * (1 - place.weight) + us_[place.knot + 1] * place.weight;
+  return us_[kv::Idx(place.knot)] * (1 - place.weight) + us_[kv::Idx(place.knot + 1)] * place.weight;
 }
 
 std::int64_t CostCurve::RowsWithin(double budget_us, std::int64_t most) const {
@@ -38,9 +39,9 @@ std::int64_t CostCurve::RowsWithin(double budget_us, std::int64_t most) const {
 double CostCurve::Nudge(int knot, double ratio, double weight) {
   if (weight <= 0) return 0;
   // The first observations replace the prior, later ones are averaged over about the last 16.
-  seen_[knot] = std::min(seen_[knot] + weight, 16.0);
-  const double change = (ratio - 1) * weight / std::max(seen_[knot], 1.0);
-  us_[knot] *= 1 + change;
+  seen_[kv::Idx(knot)] = std::min(seen_[kv::Idx(knot)] + weight, 16.0);
+  const double change = (ratio - 1) * weight / std::max(seen_[kv::Idx(knot)], 1.0);
+  us_[kv::Idx(knot)] *= 1 + change;
   return change;
 }
 
@@ -53,10 +54,11 @@ void CostCurve::Observe(std::int64_t rows, double measured_us) {
   // Knots without observations of their own follow those that have some: a device twice as slow as the prior at one
   // size is taken to be twice as slow at all of them.
   for (int knot = 0; knot < kKnots; ++knot) {
-    if (seen_[knot] <= 0) us_[knot] *= 1 + change;
+    if (seen_[kv::Idx(knot)] <= 0) us_[kv::Idx(knot)] *= 1 + change;
   }
-  for (int knot = place.knot - 1; knot >= 0; --knot) us_[knot] = std::min(us_[knot], us_[knot + 1]);
-  for (int knot = 1; knot < kKnots; ++knot) us_[knot] = std::max(us_[knot], us_[knot - 1]);
+  for (int knot = place.knot - 1; knot >= 0; --knot)
+    us_[kv::Idx(knot)] = std::min(us_[kv::Idx(knot)], us_[kv::Idx(knot + 1)]);
+  for (int knot = 1; knot < kKnots; ++knot) us_[kv::Idx(knot)] = std::max(us_[kv::Idx(knot)], us_[kv::Idx(knot - 1)]);
 }
 
 void StepCost::Observe(std::int64_t decode_rows, std::int64_t prefill_work, double measured_us) {

@@ -9,6 +9,7 @@
 
 #include "galley/base/check.h"
 #include "galley/base/math.h"
+#include "galley/kv/index.h"
 
 namespace galley::sched {
 namespace {
@@ -158,8 +159,8 @@ Sequence& Scheduler::NewSequence(RequestRecord& record, int branch) {
   }
   const SequenceId id = unused_.back();
   unused_.pop_back();
-  sequences_[id.value] = std::make_unique<Sequence>();
-  Sequence& sequence = *sequences_[id.value];
+  sequences_[kv::Idx(id.value)] = std::make_unique<Sequence>();
+  Sequence& sequence = *sequences_[kv::Idx(id.value)];
   sequence.id = id;
   sequence.owner = &record;
   sequence.branch = branch;
@@ -213,7 +214,7 @@ void Scheduler::End(Sequence& sequence, FinishReason reason, Error error) {
 
 void Scheduler::Recycle(Sequence& sequence) {
   const SequenceId id = sequence.id;
-  sequences_[id.value] = nullptr;
+  sequences_[kv::Idx(id.value)] = nullptr;
   unused_.push_back(id);
 }
 

@@ -20,6 +20,7 @@
 
 #include "galley/base/error.h"
 #include "galley/kv/block_cache.h"
+#include "galley/kv/index.h"
 #include "galley/kv/slot_pool.h"
 #include "galley/kv/snapshot_store.h"
 #include "galley/sched/cost_curve.h"
@@ -103,7 +104,7 @@ class Scheduler {
   [[nodiscard]] static bool ReadyToDecode(const Sequence& sequence);
   // A live sequence, or null.
   [[nodiscard]] const Sequence* Find(SequenceId id) const {
-    const Sequence* sequence = sequences_[static_cast<std::size_t>(id.value)].get();
+    const Sequence* sequence = sequences_[kv::Idx(id.value)].get();
     return sequence == nullptr || sequence->in<Ended>() ? nullptr : sequence;
   }
   // Every live sequence, in no particular order. For tests and the simulator.
@@ -151,7 +152,7 @@ class Scheduler {
   void Release(Held held, kv::SnapshotRef pin = {});
   void Retire(StepId step);
   [[nodiscard]] StepId ReleaseStep() const;
-  [[nodiscard]] Sequence& Get(SequenceId id) { return *sequences_[id.value]; }
+  [[nodiscard]] Sequence& Get(SequenceId id) { return *sequences_[kv::Idx(id.value)]; }
 
   // scheduler_admit.cc: admission, sharing, preemption
   [[nodiscard]] Sequence* AdmitNext(TimeUs now);

@@ -5,6 +5,7 @@
 
 #include "galley/base/check.h"
 #include "galley/base/math.h"
+#include "galley/kv/index.h"
 #include "galley/sched/scheduler.h"
 
 namespace galley::sched {
@@ -85,14 +86,14 @@ bool Scheduler::HasRoom(const Sequence& sequence, int hits) const {
 bool Scheduler::AwaitPrefix(Sequence& sequence, int hits, TimeUs now) {
   const auto& keys = sequence.keys.blocks;
   if (sequence.no_share || hits == static_cast<int>(keys.size())) return false;
-  const SequenceId owner = promises_.owner(keys[hits]);
+  const SequenceId owner = promises_.owner(keys[kv::Idx(hits)]);
   if (!owner.valid()) return false;
   int last = hits;
-  while (last + 1 < static_cast<int>(keys.size()) && promises_.owner(keys[last + 1]) == owner) ++last;
+  while (last + 1 < static_cast<int>(keys.size()) && promises_.owner(keys[kv::Idx(last + 1)]) == owner) ++last;
   Dequeue(sequence);
   const Held* held = Get(owner).held();
-  sequence.state = AwaitingPrefix{.key = keys[last], .owner_computed = held->computed};
-  promises_.Wait(keys[last], sequence.id);
+  sequence.state = AwaitingPrefix{.key = keys[kv::Idx(last)], .owner_computed = held->computed};
+  promises_.Wait(keys[kv::Idx(last)], sequence.id);
   SetTimer(sequence.share_timer, TimerKind::kShare, sequence.id, now + options_.share_wait_us);
   ++stats_.shared_waits;
   return true;
@@ -186,7 +187,7 @@ void Scheduler::StartPrefill(Sequence& sequence, std::vector<kv::BlockRef> table
   if (request.use_cache) {
     held.promised_to = static_cast<int>(sequence.length() / kv::kBlockTokens);
     for (int block = hits; block < held.promised_to; ++block) {
-      promises_.Promise(sequence.keys.blocks[block], sequence.id);
+      promises_.Promise(sequence.keys.blocks[kv::Idx(block)], sequence.id);
     }
   }
   if (plan.restored > 0) Restore(sequence, held, plan, hits);
@@ -202,22 +203,21 @@ void Scheduler::Restore(Sequence& sequence, const Held& held, const kv::PrefillP
   const bool partial = plan.restored > Position{hits} * kv::kBlockTokens;
   StepPlan& step = plans_[static_cast<std::size_t>(next_step_) % plans_.size()];
   ++sequence.steps_in_flight;
-  step.ops.push_back(
-      {.kind = StateOp::Kind::kRestore,
-       .sequence = sequence.id,
-       .from = SlotId(),
-       .to = held.slot.id(),
-       .snapshot = pin.id(),
-       .from_block = BlockId(),
-       .to_block = partial ? held.table[static_cast<std::size_t>(plan.restored / kv::kBlockTokens)].id() : BlockId(),
-       .position = plan.restored});
+  step.ops.push_back({.kind = StateOp::Kind::kRestore,
+                      .sequence = sequence.id,
+                      .from = SlotId(),
+                      .to = held.slot.id(),
+                      .snapshot = pin.id(),
+                      .from_block = BlockId(),
+                      .to_block = partial ? held.table[kv::Idx(plan.restored / kv::kBlockTokens)].id() : BlockId(),
+                      .position = plan.restored});
   ++stats_.snapshot_restores;
   Release({}, std::move(pin));
 }
 
 void Scheduler::RevokePromises(Sequence& sequence, Held& held) {
   for (int block = held.promised_from; block < held.promised_to; ++block) {
-    WakeAll(promises_.Settle(sequence.keys.blocks[block], sequence.id));
+    WakeAll(promises_.Settle(sequence.keys.blocks[kv::Idx(block)], sequence.id));
   }
   held.promised_from = held.promised_to;
 }
@@ -225,8 +225,8 @@ void Scheduler::RevokePromises(Sequence& sequence, Held& held) {
 // Takes a running sequence off the list of its state.
 void Scheduler::LeaveRunning(Sequence& sequence) {
   std::vector<Sequence*>& list = sequence.in<Decoding>() ? decoding_ : prefilling_;
-  list[static_cast<std::size_t>(sequence.place)] = list.back();
-  list[static_cast<std::size_t>(sequence.place)]->place = sequence.place;
+  list[kv::Idx(sequence.place)] = list.back();
+  list[kv::Idx(sequence.place)]->place = sequence.place;
   list.pop_back();
 }
 

@@ -4,6 +4,7 @@
 
 #include "galley/base/check.h"
 #include "galley/base/math.h"
+#include "galley/kv/index.h"
 #include "galley/sched/scheduler.h"
 
 namespace galley::sched {
@@ -43,7 +44,9 @@ void Scheduler::PlanDecode(StepPlan& plan) {
   ready_.clear();
   needy_.clear();
   int missing = 0;
-  for (Sequence* const sequence : decoding_) {
+  for (std::size_t i = 0; i < decoding_.size(); ++i) {
+    if (i + kPrefetchDistance < decoding_.size()) Prefetch(decoding_[i + kPrefetchDistance]);
+    Sequence* const sequence = decoding_[i];
     if (!ReadyToDecode(*sequence)) continue;
     const int blocks = MissingBlocks(*sequence);
     (blocks == 0 ? ready_ : needy_).push_back(sequence);
@@ -66,7 +69,10 @@ void Scheduler::PlanDecode(StepPlan& plan) {
     plan.over_capacity = static_cast<int>(ready_.size() - capacity);
     ready_.resize(capacity);
   }
-  for (Sequence* sequence : ready_) AddDecodeRows(plan, *sequence);
+  for (std::size_t i = 0; i < ready_.size(); ++i) {
+    if (i + kPrefetchDistance < ready_.size()) Prefetch(ready_[i + kPrefetchDistance]);
+    AddDecodeRows(plan, *ready_[i]);
+  }
 }
 
 // Blocks that the table lacks for the most rows that the next step can need: what is in flight may be accepted whole.
@@ -131,7 +137,7 @@ void Scheduler::SendTable(StepPlan& plan, Held& held) {
                          .first = held.sent,
                          .offset = static_cast<int>(plan.blocks.size()),
                          .count = size - held.sent});
-  for (; held.sent < size; ++held.sent) plan.blocks.push_back(held.table[static_cast<std::size_t>(held.sent)].id());
+  for (; held.sent < size; ++held.sent) plan.blocks.push_back(held.table[kv::Idx(held.sent)].id());
 }
 
 Scheduler::PrefillBudget Scheduler::BudgetPrefill(const StepPlan& plan) const {
@@ -302,7 +308,7 @@ void Scheduler::Fork(StepPlan& plan, Sequence& parent) {
              .promised_from = full,
              .promised_to = full};
     own.table.reserve(static_cast<std::size_t>(CeilDiv<Position>(parent.limit, kv::kBlockTokens)));
-    for (int block = 0; block < full; ++block) own.table.push_back(held.table[static_cast<std::size_t>(block)].Share());
+    for (int block = 0; block < full; ++block) own.table.push_back(held.table[kv::Idx(block)].Share());
     if (partial) CHECK(cache_.Allocate(1, own.table));
     ++child.steps_in_flight;
     pending_ops_.push_back({.kind = StateOp::Kind::kFork,
@@ -310,7 +316,7 @@ void Scheduler::Fork(StepPlan& plan, Sequence& parent) {
                             .from = held.slot.id(),
                             .to = own.slot.id(),
                             .snapshot = kv::SnapshotId(),
-                            .from_block = partial ? held.table[static_cast<std::size_t>(full)].id() : BlockId(),
+                            .from_block = partial ? held.table[kv::Idx(full)].id() : BlockId(),
                             .to_block = partial ? own.table.back().id() : BlockId(),
                             .position = parent.length()});
     child.state = Decoding{.held = std::move(own)};
@@ -348,7 +354,7 @@ void Scheduler::SaveSnapshot(Sequence& sequence, Position position) {
                           .from = held.slot.id(),
                           .to = SlotId(),
                           .snapshot = *id,
-                          .from_block = partial ? held.table[static_cast<std::size_t>(block)].id() : BlockId(),
+                          .from_block = partial ? held.table[kv::Idx(block)].id() : BlockId(),
                           .to_block = BlockId(),
                           .position = position});
   // The copy runs with the next plan: not with the one being made, whose rows come after its copies.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "galley/base/check.h"
+#include "galley/kv/index.h"
 #include "galley/sched/scheduler.h"
 
 namespace galley::sched {
@@ -25,9 +26,13 @@ void Scheduler::Advance(const StepDone& done) {
     return true;
   });
   for (const StateOp& op : plan.ops) --Get(op.sequence).steps_in_flight;
-  for (const SequenceRows& rows : plan.decode) {
+  for (std::size_t i = 0; i < plan.decode.size(); ++i) {
+    if (i + kPrefetchDistance < plan.decode.size()) {
+      Prefetch(&Get(plan.decode[i + kPrefetchDistance].sequence));
+    }
+    const SequenceRows& rows = plan.decode[i];
     LeaveFlight(rows, plan);
-    Append(done.draws[static_cast<std::size_t>(rows.first_draw)], done.token_ids);
+    Append(done.draws[kv::Idx(rows.first_draw)], done.token_ids);
   }
   for (const SequenceRows& rows : plan.prefill) {
     LeaveFlight(rows, plan);
@@ -37,7 +42,7 @@ void Scheduler::Advance(const StepDone& done) {
       Publish(sequence, *held);
     }
     for (int i = 0; i < rows.draws; ++i) {
-      Append(done.draws[static_cast<std::size_t>(rows.first_draw + i)], done.token_ids);
+      Append(done.draws[kv::Idx(rows.first_draw + i)], done.token_ids);
     }
     if (rows.draws == 0) Settle(rows.sequence);
   }
@@ -50,7 +55,7 @@ void Scheduler::LeaveFlight(const SequenceRows& rows, const StepPlan& plan) {
   --Get(rows.sequence).steps_in_flight;
   const bool decode = &rows >= plan.decode.data() && &rows < plan.decode.data() + plan.decode.size();
   for (int i = 0; i < rows.draws; ++i) {
-    const SequenceId id = plan.draws[static_cast<std::size_t>(rows.first_draw + i)];
+    const SequenceId id = plan.draws[kv::Idx(rows.first_draw + i)];
     Sequence& sequence = Get(id);
     if (id != rows.sequence) --sequence.steps_in_flight;
     sequence.pending_least -= 1;
@@ -60,7 +65,7 @@ void Scheduler::LeaveFlight(const SequenceRows& rows, const StepPlan& plan) {
 
 // A sequence that has left a step: its place may be free now, or it may resume.
 void Scheduler::Settle(SequenceId id) {
-  Sequence* const sequence = sequences_[id.value].get();
+  Sequence* const sequence = sequences_[kv::Idx(id.value)].get();
   if (sequence == nullptr || sequence->steps_in_flight > 0) return;
   if (sequence->in<Ended>()) {
     Recycle(*sequence);
@@ -108,9 +113,9 @@ void Scheduler::Publish(Sequence& sequence, Held& held) {
     const int block = held.published;
     const BlockId parent = block == 0 ? BlockId() : held.table[static_cast<std::size_t>(block) - 1].id();
     const auto begin = static_cast<std::size_t>(block) * kv::kBlockTokens;
-    (void)cache_.Publish(held.table[static_cast<std::size_t>(block)].id(), sequence.keys.blocks[block], parent,
+    (void)cache_.Publish(held.table[kv::Idx(block)].id(), sequence.keys.blocks[kv::Idx(block)], parent,
                          sequence.keys.parent(block), tokens.subspan(begin, kv::kBlockTokens));
-    WakeAll(promises_.Settle(sequence.keys.blocks[block], sequence.id));
+    WakeAll(promises_.Settle(sequence.keys.blocks[kv::Idx(block)], sequence.id));
     held.promised_from = std::max(held.promised_from, std::min(block + 1, held.promised_to));
   }
 }

@@ -115,6 +115,15 @@ struct Sequence {
   [[nodiscard]] const Held* held() const { return const_cast<Sequence*>(this)->held(); }
 };
 
+// Asks for the sequence's cache lines. A step walks over all running sequences, more than a processor's near caches
+// hold, and planning time is mostly the wait for them.
+inline void Prefetch(const Sequence* sequence) {
+  for (std::size_t offset = 0; offset < sizeof(Sequence); offset += 64) {
+    __builtin_prefetch(reinterpret_cast<const char*>(sequence) + offset, 1);
+  }
+}
+inline constexpr std::size_t kPrefetchDistance = 4;  // sequences ahead
+
 [[nodiscard]] std::string_view StateLabel(const State& state);
 
 }  // namespace galley::sched

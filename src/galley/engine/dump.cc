@@ -83,7 +83,7 @@ class Dumper {
   [[nodiscard]] int DraftPositions() const {
     return options_.drafts >= 0 ? options_.drafts : length_ > 8 ? 4 : 2;  // the rule of the golden files
   }
-  [[nodiscard]] HostTensor LogitTensor(std::vector<float> logits) const {
+  [[nodiscard]] HostTensor LogitTensor(const std::vector<float>& logits) const {
     const std::int64_t vocab = loaded_.config().vocab_size;
     const auto rows = static_cast<std::int64_t>(logits.size()) / vocab;
     return MakeTensor(DType::kF32, {rows, vocab}, logits);

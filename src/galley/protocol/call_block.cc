@@ -115,7 +115,7 @@ BlockItem BlockReader::NextTag(const HeldOutput& held, std::size_t marker, bool 
   const bool open_ended = tag.name_end == text.size();
   if (open_ended && !at_end) return BlockItem::kNeedMore;
   const auto as_text = [&](std::size_t end) {
-    cursor_ = std::max(end, marker + kMarkerBytes);
+    cursor_ = end;
     return BlockItem::kText;
   };
   const std::string_view word = tag.Word(text);
@@ -125,8 +125,8 @@ BlockItem BlockReader::NextTag(const HeldOutput& held, std::size_t marker, bool 
     stage_ = Stage::kCallHeader;
     return Next(held, at_end);
   }
-  if (word.empty() && !closing) return as_text(0);
-  const std::size_t end = CloseBracket(text, tag.name_end);
+  const std::size_t end = word.empty() && !closing ? kNone : CloseBracket(text, tag.name_end);
+  if (word.empty() && end == kNone) return BareTag(held, marker, at_end);
   if (end == kNone) {
     if (SkipBlanks(text, tag.name_end) == text.size()) return BlockItem::kNeedMore;
     return as_text(tag.name_end);
@@ -135,6 +135,19 @@ BlockItem BlockReader::NextTag(const HeldOutput& held, std::size_t marker, bool 
   if (SameWord(word, "parameter") || SameWord(word, "invoke")) return as_text(end);
   cursor_ = end;
   return closing ? BlockItem::kClose : BlockItem::kOpen;
+}
+
+// `<｜DSML｜` or `</｜DSML｜` with no name behind it is text. Markers right behind it go along, so that leaving out the
+// first one does not make a tag of the next.
+BlockItem BlockReader::BareTag(const HeldOutput& held, std::size_t marker, bool at_end) {
+  constexpr std::string_view kMarker = "｜DSML｜";
+  const std::string_view text = held.bytes;
+  std::size_t end = marker + kMarkerBytes;
+  while (held.MarkerFrom(end) == end) end += kMarkerBytes;
+  const std::string_view rest = text.substr(end);
+  if (!at_end && rest.size() < kMarkerBytes && kMarker.starts_with(rest)) return BlockItem::kNeedMore;
+  cursor_ = end;
+  return BlockItem::kText;
 }
 
 // `name="…">` behind the word invoke; other attributes are passed over.

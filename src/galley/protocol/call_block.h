@@ -67,6 +67,7 @@ class BlockReader {
   enum class Step { kNeedMore, kContinue, kDone, kBroken };
 
   [[nodiscard]] BlockItem NextTag(const HeldOutput& held, std::size_t marker, bool closing, bool at_end);
+  [[nodiscard]] BlockItem BareTag(const HeldOutput& held, std::size_t marker, bool at_end);
   [[nodiscard]] Step CallHeader(const HeldOutput& held);
   [[nodiscard]] Step CallBody(const HeldOutput& held, bool at_end);
   [[nodiscard]] Step ParameterHeader(const HeldOutput& held, std::size_t at);

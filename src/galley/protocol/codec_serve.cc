@@ -10,6 +10,7 @@
 #include "galley/protocol/codec_case.h"
 #include "galley/protocol/image_plan.h"
 #include "galley/protocol/shape.h"
+#include "galley/text/utf8.h"
 
 namespace galley::protocol {
 namespace {
@@ -63,6 +64,24 @@ Json RunTokenizeCase(const Json& row, const CodecServeOptions& options) {
   return result;
 }
 
+// The plain string behind `"key":` in a line that is not JSON, so that its answer can be told apart; null without one.
+Json StringInBrokenLine(std::string_view line, std::string_view key) {
+  const std::size_t at = line.find(fmt::format("\"{}\":", key));
+  if (at == std::string_view::npos) return {};
+  const std::size_t begin = line.find('"', at + key.size() + 3);
+  const std::size_t end = begin == std::string_view::npos ? begin : line.find('"', begin + 1);
+  if (end == std::string_view::npos) return {};
+  const std::string_view text = line.substr(begin + 1, end - begin - 1);
+  return text.find('\\') == std::string_view::npos && text::IsValidUtf8(text) ? Json(text) : Json();
+}
+
+Json BrokenLine(std::string_view line, const Error& error) {
+  Json result(Json::Object{});
+  for (std::string_view key : {"file", "id"})
+    if (Json value = StringInBrokenLine(line, key); !value.is_null()) result.Set(key, std::move(value));
+  return result.Set("error", error.message);
+}
+
 struct Kind {
   std::string_view file;
   Json (*run)(const Json& row, const CodecServeOptions& options);
@@ -93,7 +112,7 @@ Status CodecServe(std::istream& in, std::ostream& out, const CodecServeOptions& 
   while (std::getline(in, line)) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const Result<Json> row = ParseJson(line, {.depth_max = kCaseDepthMax});
-    const Json result = row ? RunCodecCase(*row, options) : Json::MakeObject({{"error", row.error().message}});
+    const Json result = row ? RunCodecCase(*row, options) : BrokenLine(line, row.error());
     out << DumpJson(result) << '\n' << std::flush;
     if (!out) return Err(ErrorCode::kIo, "writing a result failed");
   }

@@ -42,7 +42,7 @@ enum class State {
   kDone,
 };
 
-enum class Action { kStop, kBlock, kLeadingNewline, kThinkEnd, kFenceOpen, kJsonOpen, kFenceClose };
+enum class Action { kStop, kBlock, kStrayMarker, kLeadingNewline, kThinkEnd, kFenceOpen, kJsonOpen, kFenceClose };
 
 struct Pattern {
   Action action;
@@ -130,7 +130,9 @@ class OutputParser::Impl {
     if (state == State::kJsonValue || state == State::kJsonAfter) add(Action::kFenceClose, std::string(kFenceEnd));
     if (options_.parsing.parse_tool_calls && state != State::kJsonValue) {
       add(Action::kBlock, "<" + std::string(kMarker), kMarker, true);
-      if (state != State::kReasoning) add(Action::kBlock, "</" + std::string(kMarker), kMarker, true);
+      const bool thinking = state == State::kReasoning;
+      if (!thinking) add(Action::kBlock, "</" + std::string(kMarker), kMarker, true);
+      if (thinking || state == State::kCommon) add(Action::kStrayMarker, std::string(kMarker), kMarker);
     }
     if (options_.parsing.raw) return;
     if (state == State::kReasoning || state == State::kCommon || state == State::kJsonSeek)
@@ -219,6 +221,15 @@ class OutputParser::Impl {
         return;
       case Action::kBlock:
         EnterBlock(length);
+        return;
+      case Action::kStrayMarker:
+        // It opens nothing. In thinking it is no text; in content it may not become a tag with what was left there when
+        // something between the two was dropped.
+        Decide(length,
+               state_ == State::kReasoning || writer_.content_tail().ends_with('<') || writer_.content_tail() == "</"
+                   ? Effect::kDrop
+                   : Effect::kContent);
+        Restart();
         return;
       case Action::kLeadingNewline:
         DropSilently(length);

@@ -65,6 +65,10 @@ void SegmentWriter::Insert(Effect effect, std::string_view literal) {
 }
 
 void SegmentWriter::Open(Effect effect, std::string_view text, bool joinable) {
+  if (effect == Effect::kContent || effect == Effect::kJsonOpen) {
+    content_tail_ += text.substr(text.size() - std::min<std::size_t>(text.size(), 2));
+    if (content_tail_.size() > 2) content_tail_.erase(0, content_tail_.size() - 2);
+  }
   if (!any_) {
     any_ = true;
     for (; leading_empty_ > 0; --leading_empty_) EmptyEvent(effect);

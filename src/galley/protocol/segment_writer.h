@@ -38,6 +38,8 @@ class SegmentWriter {
   void Insert(Effect effect, std::string_view literal);
 
   [[nodiscard]] std::int64_t tokens() const { return tokens_; }
+  // The last two bytes of content so far, fewer when there are not so many.
+  [[nodiscard]] std::string_view content_tail() const { return content_tail_; }
 
  private:
   struct Piece {
@@ -59,6 +61,7 @@ class SegmentWriter {
   bool open_ = false;
   Effect open_effect_ = Effect::kDrop;
   std::string open_text_;
+  std::string content_tail_;
   bool any_ = false;  // some byte was decided
   Effect last_effect_ = Effect::kDrop;
   int leading_empty_ = 0;  // pieces without bytes before the first decided byte

@@ -145,7 +145,7 @@ void Scheduler::Fail(StepId step, const Error& error) {
     }
   }
   std::ranges::sort(failed);
-  failed.erase(std::ranges::unique(failed).begin(), failed.end());
+  failed.erase(std::unique(failed.begin(), failed.end()), failed.end());
   // Copies made by this step, and later copies of state that it was to compute, are worth nothing.
   std::erase_if(saving_, [&](const Saving& saving) {
     if (saving.step != step && !std::ranges::binary_search(failed, saving.sequence)) return false;

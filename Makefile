@@ -7,7 +7,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := build
 
 PROMPT ?= Once upon a time
-RUN_ARGS ?= --raw --max-tokens 88 --temperature 0.7 --top-p 0.9 --seed 5
+RUN_ARGS ?= --raw --max-tokens 93 --temperature 0.7 --top-p 0.9 --seed 5
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 20
 BENCH_ARGS ?=
@@ -25,11 +25,14 @@ export PROMPT
 build: build/release/build.ninja ## Build the release preset into build/release (the default target)
 	@ninja -C build/release -n | grep -q 'no work to do' || cmake --build build/release -j $(JOBS)
 
-run: build ## Continue PROMPT="…" with the embedded nano model (RUN_ARGS="…" replaces the settings)
+run: build/release/build.ninja ## Continue PROMPT="…" with the embedded nano model (RUN_ARGS="…" replaces the settings)
+	@ninja -C build/release -n galley | grep -q 'no work to do' || { \
+	  echo "Building the program once; this takes some minutes on two cores."; \
+	  cmake --build build/release -j $(JOBS) --target galley; }
 	@printf '%s' "$$PROMPT"
 	@build/release/galley generate $(RUN_ARGS) "$$PROMPT"
 
-test: build ## Build and run the fast tests (at most 60 s on two cores after the build)
+test: build ## Build and run the fast tests (a minute at most on two idle cores, after the build)
 	@$(CTEST) --test-dir build/release -LE slow $(CTEST_ARGS)
 
 test-all: build ## Build and run every test, those labelled slow as well

@@ -74,6 +74,13 @@ class Rules(unittest.TestCase):
     def test_registry_host_is_found(self):
         self.assert_one({"scripts/a.txt": f"from {HOST}\n"}, "scripts/a.txt:1", "package registry")
 
+    def test_dead_link_is_found(self):
+        text = "[a](b.md) [c](../x.cc#L1) [d](#here) [e](https://example.org/f)\n"
+        files = {"docs/a.md": text, "docs/b.md": "", "x.cc": LICENCE}
+        self.assertEqual(problems_of(files), [])
+        del files["docs/b.md"]
+        self.assert_one(files, "docs/a.md:1: links to b.md")
+
     def test_forbidden_files_are_found(self):
         self.assert_one({"tests/jsts.jsonl.xz": lzma.compress(b"{}")}, "tests/jsts.jsonl.xz", "shared folder")
         # SHA-256 of "abc" is a test vector of FIPS 180-2.

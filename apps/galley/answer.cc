@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "galley/protocol/render.h"
+#include "galley/text/utf8.h"
 
 namespace galley::app {
 namespace {
@@ -35,6 +36,7 @@ std::uint64_t DrawSeed() {
 }
 
 Result<AnswerSettings> ReadAnswerSettings(const options::Values& values) {
+  RETURN_IF_ERROR(text::ValidateUtf8(values.String("system"), "system"));
   AnswerSettings settings;
   settings.sampling.temperature = values.Float("temperature");
   settings.sampling.top_p = values.Float("top-p");

@@ -11,6 +11,7 @@
 #include "command.h"
 #include "files.h"
 #include "galley/base/nearest.h"
+#include "galley/text/utf8.h"
 #include "interrupt.h"
 #include "prompt.h"
 
@@ -102,7 +103,9 @@ Status ChatSession::Run() {
       if (person) terminal_.Write("\n");
       continue;
     }
-    if (line.starts_with('/') && !line.starts_with("//")) {
+    if (const Status valid = text::ValidateUtf8(line, "message"); !valid) {
+      terminal_.Complain(valid.error().ToString());
+    } else if (line.starts_with('/') && !line.starts_with("//")) {
       RunSlashCommand(std::string_view(line).substr(1));
     } else if (!line.empty()) {
       if (line.starts_with('/')) line.erase(0, 1);  // a message that starts with a slash

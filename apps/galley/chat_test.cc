@@ -27,6 +27,16 @@ TEST(Chat, AnswersLineByLineWithHistory) {
                         "now?<｜Assistant｜></think>"));
 }
 
+TEST(Chat, TextMustBeUtf8) {
+  FakeModel model;
+  model.Say("Fine.");
+  const RunOutcome outcome = Chat(model, "One\nT\xFFwo\n/system \xFF\nThree\n");
+  EXPECT_EQ(outcome.out, "Fine.\nFine.\n");
+  EXPECT_THAT(outcome.err, HasSubstr("message: byte 1 of 4 (value 0xFF) is not valid UTF-8"));
+  EXPECT_THAT(model.PromptText(1), Not(HasSubstr("<｜System｜>")));
+  EXPECT_EQ(Chat(model, "One\n", {"--system", "\xFF"}).exit_code, 2);
+}
+
 TEST(Chat, OldReasoningIsDropped) {
   FakeModel model;
   model.Say("Let me see.</think>Fine.");

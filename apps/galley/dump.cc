@@ -10,6 +10,7 @@
 
 #include "command.h"
 #include "files.h"
+#include "galley/base/log.h"
 #include "galley/engine/tensor_compare.h"
 
 namespace galley::app {
@@ -40,6 +41,21 @@ std::vector<int> FullLayers(const TensorMap& golden) {
     if (code == std::errc() && stop == end) layers.push_back(layer);
   }
   std::sort(layers.begin(), layers.end());
+  return layers;
+}
+
+// Whether such a layer exists is checked where the model is known.
+Result<std::vector<int>> LayerNumbers(const std::vector<std::string>& texts) {
+  std::vector<int> layers;
+  for (const std::string& text : texts) {
+    const char* const end = text.data() + text.size();
+    int layer = 0;
+    const auto [stop, code] = std::from_chars(text.data(), end, layer);
+    if (code != std::errc() || stop != end || layer < 0) {
+      return Err(ErrorCode::kInvalidArgument, fmt::format("\"{}\" is not a layer number", text), "--full-layer");
+    }
+    layers.push_back(layer);
+  }
   return layers;
 }
 
@@ -74,7 +90,11 @@ Status FollowGolden(const TensorMap& golden, const options::Values& values, std:
   }
   if (values.source("greedy") == options::Source::kDefault) options.greedy = static_cast<int>(greedy.size());
   options.replay_greedy = static_cast<int>(replay_greedy.size());
-  options.full_layers = FullLayers(golden);
+  if (values.source("drafts") == options::Source::kDefault) {
+    ASSIGN_OR_RETURN(const std::vector<std::int32_t> drafts, Integers(golden, "dspark.pos", where));
+    options.drafts = static_cast<int>(drafts.size());
+  }
+  if (options.full_layers.empty()) options.full_layers = FullLayers(golden);
   return {};
 }
 
@@ -91,7 +111,9 @@ Result<int> RunDump(Context& context) {
     ASSIGN_OR_RETURN(options.ids, ReadIds(context));
   }
   if (options.ids.empty() && compare.empty()) {
-    return Err(ErrorCode::kInvalidArgument, "there is no prompt; give its token ids with --ids FILE");
+    return Err(ErrorCode::kInvalidArgument, values.Has("ids")
+                                                ? "the file of --ids holds no ids"
+                                                : "there is no prompt; give its token ids with --ids FILE");
   }
   if (!out.empty()) RETURN_IF_ERROR(CheckWritable(out));
   ASSIGN_OR_RETURN(options.model_dir, ModelDir(context));
@@ -100,9 +122,16 @@ Result<int> RunDump(Context& context) {
   options.chunk = static_cast<int>(values.Int("chunk"));
   options.truncate_decoder = static_cast<int>(values.Int("truncate-decoder"));
   options.greedy = static_cast<int>(values.Int("greedy"));
+  options.drafts = static_cast<int>(values.Int("drafts"));
+  ASSIGN_OR_RETURN(options.full_layers, LayerNumbers(values.List("full-layer")));
   options.official_window = !values.Bool("engine-window");
 
   TensorMap golden;
+  if (options.truncate_decoder >= static_cast<int>(options.ids.size()) && !options.ids.empty()) {
+    log::Warning(
+        "--truncate-decoder {}: the prompt has only {} tokens, so nothing is cut and there are no tensors replay.*",
+        options.truncate_decoder, options.ids.size());
+  }
   if (!compare.empty()) {
     ASSIGN_OR_RETURN(golden, engine::ReadTensors(compare));
     RETURN_IF_ERROR(FollowGolden(golden, values, compare, options));

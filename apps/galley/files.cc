@@ -71,10 +71,18 @@ Result<std::string> ReadFile(const std::filesystem::path& path, std::size_t byte
 
 Status CheckWritable(const std::filesystem::path& path) {
   constexpr mode_t kMode = 0666;
+  struct stat info {};
+  const bool existed = ::stat(path.c_str(), &info) == 0;
+  if (existed && S_ISDIR(info.st_mode)) {
+    return Err(ErrorCode::kInvalidArgument, "this is a directory; name a file", path.string());
+  }
+  if (existed && !S_ISREG(info.st_mode)) {
+    return Err(ErrorCode::kInvalidArgument, "this is a pipe or device; name a file", path.string());
+  }
   const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, kMode));
-  if (file.get() >= 0) return {};
-  if (errno == EISDIR) return Err(ErrorCode::kInvalidArgument, "this is a directory; name a file", path.string());
-  return SystemError("write", path, errno);
+  if (file.get() < 0) return SystemError("write", path, errno);
+  if (!existed) ::unlink(path.c_str());  // what follows may fail, and an empty file would look like a result
+  return {};
 }
 
 Result<std::string> ReadText(Context& context, bool strip_newline) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The process around the program: arguments, environment, signals. Nothing else of Galley reads the environment.
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <filesystem>
 #include <string>
@@ -22,9 +24,20 @@ galley::options::Environment ReadEnvironment() {
   return environment;
 }
 
+// A process may start with a standard descriptor closed. The next file to be opened would take its number, and text
+// meant for the terminal would end up in it. The stand-ins refuse what the descriptor is for, as a closed one does.
+void FillClosedDescriptors() {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(descriptor, F_GETFD) >= 0 || errno != EBADF) continue;
+    // The lowest free number is this one; nothing can be done, nor said, if opening fails.
+    [[maybe_unused]] const int opened = open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  FillClosedDescriptors();
   // A reader that goes away shows as a failed write, which the terminal takes quietly.
   std::signal(SIGPIPE, SIG_IGN);
   std::error_code error;

@@ -54,8 +54,8 @@ void Terminal::Complain(std::string_view message) {
 
 void Terminal::Note(std::string_view line) {
   Progress("");
-  // Nowhere is left to report a failure to report.
-  (void)WriteAll(descriptors_.err, fmt::format("{}\n", line));
+  // Messages quote names and spellings from files. Nowhere is left to report a failure to report.
+  (void)WriteAll(descriptors_.err, fmt::format("{}\n", err_is_tty_ ? WithoutControls(line) : std::string(line)));
 }
 
 void Terminal::Progress(std::string_view line) {

@@ -41,7 +41,7 @@ class Terminal {
   void WriteForeign(std::string_view text);
   // One line on standard error, with the program's name in front; clears the progress line first.
   void Complain(std::string_view message);
-  // One line on standard error as it is.
+  // One line on standard error, shown on a terminal as WriteForeign does.
   void Note(std::string_view line);
   // Replaces the progress line; nothing unless standard error is a terminal. "" clears it.
   void Progress(std::string_view line);

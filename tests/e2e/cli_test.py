@@ -262,6 +262,15 @@ class Errors(unittest.TestCase):
         self.refused("invalid_argument", "this is a directory", "dump", "--ids", "-", "--out", "/", text="[0]")
         self.refused("invalid_argument", "nothing to do", "dump", "--ids", "-", text="[0]")
 
+    def test_output_never_replaces_a_pipe_and_failures_leave_no_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pipe, tensors = pathlib.Path(folder) / "pipe", pathlib.Path(folder) / "tensors.safetensors"
+            os.mkfifo(pipe)
+            self.refused("invalid_argument", "this is a pipe or device", "dump", "--ids", "-", "--out", pipe, text="[0]")
+            self.assertTrue(pipe.is_fifo())
+            self.refused("invalid_argument", "outside the vocabulary", "dump", "--ids", "-", "--out", tensors, text="[999999]")
+            self.assertFalse(tensors.exists())
+
     def test_full_disk(self):
         with open("/dev/full", "w") as full:
             outcome = subprocess.run([BINARY, "generate", "--max-tokens", "4", "Hi"], stdout=full, stderr=subprocess.PIPE,
@@ -319,6 +328,23 @@ class Configuration(unittest.TestCase):
 
 
 class Pipes(unittest.TestCase):
+    def test_closed_descriptors(self):
+        """A file that the program opens must not take the place of a standard descriptor that was closed at the start."""
+        with tempfile.TemporaryDirectory() as folder:
+            for closed in ((0,), (1,), (2,), (0, 1, 2)):
+                def close(closed=closed):
+                    for descriptor in closed:
+                        os.close(descriptor)
+                tensors = pathlib.Path(folder) / "-".join(map(str, closed))
+                outcome = run("generate", "--max-tokens", "4", "--temperature", "0", "Hi", limits=close)
+                self.assertEqual((outcome.returncode, outcome.stderr), (0, ""), closed)
+                self.assertEqual(bool(outcome.stdout), 1 not in closed)
+                outcome = run("chat", text="Hi\n", limits=close)
+                self.assertEqual(outcome.returncode, EXIT["io"] if 0 in closed else 0, closed)
+                dump = ["dump", "--model", PROBE, "--compare", PROBE / "golden_t5.safetensors", "--out", tensors]
+                self.assertEqual(run(*dump, limits=close).returncode, 0, closed)
+                self.assertEqual(run("dump", "--model", PROBE, "--compare", tensors).returncode, 0, closed)
+
     def test_a_reader_that_stops_early(self):
         process = subprocess.Popen([BINARY, "generate", "--raw", "--temperature", "0", "--max-tokens", "5000", "Once upon a time"],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
@@ -430,6 +456,10 @@ class Terminals(unittest.TestCase):
         seen, _ = self.with_terminal("stdout", "tokenize", "--decode", ids.strip())
         self.assertEqual(seen.decode(), "a\ufffd[31mb\r\n")
 
+    def test_a_message_cannot_drive_the_terminal(self):
+        seen, _ = self.with_terminal("stderr", "tokenize", "Hi", **{"GALLEY_A\x1b[31mB": "1"})
+        self.assertIn("environment variable GALLEY_A\ufffd[31mB means nothing", seen.decode())
+
 
 class Chat(unittest.TestCase):
     def test_script(self):
@@ -503,6 +533,17 @@ class Tools(unittest.TestCase):
             self.assertIn("logits", [row[0] for row in rows])
             for name, value, *measure in rows:
                 self.assertEqual(float(value), 1 if "overlap" in measure else 0, name)
+
+    def test_dump_of_the_shortest_truncated_decoder(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tensors = pathlib.Path(folder) / "tensors.safetensors"
+            # One tail row has one row of logits; chunks after which no row has any; a chunk larger than any step.
+            for chunk in ("0", "2", "16777216"):
+                outcome = run("dump", "--model", PROBE, "--ids", "-", "--truncate-decoder", "1", "--chunk", chunk, "--greedy", "2",
+                              "--out", tensors, text="[5, 6, 7, 8, 9]")
+                self.assertEqual((outcome.returncode, outcome.stderr), (0, ""))
+                header = tensors.read_bytes()
+                self.assertIn(b'"replay.logits":{"dtype":"F32","shape":[1,512]', header)
 
     def test_compare_with_the_official_code(self):
         outcome = run("dump", "--model", PROBE, "--compare", PROBE / "golden_t5.safetensors")

@@ -79,6 +79,49 @@ TEST(GoldenSlow, EveryNanoPrompt) {
   }
 }
 
+// Drafts at every position of the golden continuations, with the golden tokens as context. A near tie may fall the
+// other way, so shares are compared: drafted tokens, and drafts accepted in a round.
+TEST(GoldenSlow, NanoDrafts) {
+  std::ifstream file(kGolden / "nano/golden.json");
+  const nlohmann::json cases = nlohmann::json::parse(file);
+  auto loaded = engine::LoadedModel::Load({.model_dir = kNano, .rows_max = 1024, .drafts = true});
+  ASSERT_TRUE(loaded) << loaded.error().ToString();
+  double equal = 0, tokens = 0, accepted = 0, golden_accepted = 0, rounds = 0;
+  for (const auto& golden : cases) {
+    const auto ids = golden.at("ids").get<std::vector<TokenId>>(),
+               greedy = golden.at("greedy").get<std::vector<TokenId>>();
+    const auto drafts = golden.at("drafts").get<std::vector<std::vector<TokenId>>>();
+    const auto stored = golden.at("accepted").get<std::vector<int>>();
+    engine::Sequence sequence(*loaded);
+    ASSERT_TRUE(sequence.Append(ids, 1));
+    for (std::size_t j = 0; j < drafts.size(); ++j) {
+      ASSERT_TRUE(sequence.Append({&greedy[j], 1}, 1));
+      const model::DraftInput input = {.slot = SlotId{0},
+                                       .position = sequence.length() - 1,
+                                       .token = greedy[j + 1],
+                                       .decoder_floor = 0,
+                                       .sampling = {.temperature = 0}};
+      const auto result = loaded->model().Drafts({&input, 1}, loaded->state());
+      ASSERT_TRUE(result) << result.error().ToString();
+      const std::vector<TokenId>& ours = (*result)[0].tokens;
+      for (std::size_t i = 0; i < drafts[j].size(); ++i) equal += ours[i] == drafts[j][i];
+      tokens += static_cast<double>(drafts[j].size());
+      if (j >= stored.size()) continue;
+      int matches = 0;
+      while (matches < 5 &&
+             ours[static_cast<std::size_t>(matches)] == greedy[j + 2 + static_cast<std::size_t>(matches)])
+        ++matches;
+      accepted += matches;
+      golden_accepted += stored[j];
+      ++rounds;
+    }
+  }
+  std::printf("drafted tokens equal %.4f; accepted a round %.4f, golden %.4f\n", equal / tokens, accepted / rounds,
+              golden_accepted / rounds);
+  EXPECT_GT(equal / tokens, 0.9);
+  EXPECT_NEAR(accepted / golden_accepted, 1.0, 0.03);
+}
+
 // Mean negative log likelihood of ids[1 …] under the model.
 double NegativeLogLikelihood(engine::LoadedModel& loaded, const std::vector<TokenId>& ids) {
   engine::Sequence sequence(loaded);

@@ -49,6 +49,8 @@ class Backend {
   [[nodiscard]] virtual Result<const void*> Upload(const TensorView& weight) = 0;
   [[nodiscard]] virtual Status CopyToDevice(void* device, const void* host, std::size_t bytes) = 0;
   [[nodiscard]] virtual Status CopyToHost(void* host, const void* device, std::size_t bytes) = 0;
+  // From device memory to device memory; ranges do not overlap.
+  virtual void CopyOnDevice(void* to, const void* from, std::size_t bytes) = 0;
   [[nodiscard]] virtual Status Synchronize() = 0;
 
   virtual void Embed(const EmbedArgs& args) = 0;
@@ -67,6 +69,9 @@ class Backend {
   virtual void Route(const RouteArgs& args) = 0;
   virtual void Moe(const MoeArgs& args) = 0;
   virtual void Head(const HeadArgs& args) = 0;
+  virtual void DraftWindow(const DraftWindowArgs& args) = 0;
+  virtual void DraftAttention(const DraftAttentionArgs& args) = 0;
+  virtual void DraftChain(const DraftChainArgs& args) = 0;
   virtual void GatherRows(const GatherRowsArgs& args) = 0;
 };
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "galley/backend/memory_formats.h"
+#include "galley/backend/sampling.h"
 #include "galley/backend/step.h"
 #include "galley/tensor/numeric.h"
 
@@ -260,6 +261,58 @@ struct MoeArgs {
   ExpertWeights shared;
   float swiglu_limit = 0;
   BFloat16* y = nullptr;  // [T][D]
+};
+
+// Window rows of the draft stages for committed positions, made from the main hidden (2.12): every stage's
+// fp8(rope(RMS(wkv main_x))), main_x = RMS(main_proj main_hidden), stored into its ring.
+struct DraftStageKv {
+  Weight wkv;
+  const BFloat16* kv_norm = nullptr;
+  Ring ring;
+};
+struct DraftWindowArgs {
+  StepView step;
+  const BFloat16* main_hidden = nullptr;  // [T][targets * D]
+  Weight main_proj;
+  const BFloat16* main_norm = nullptr;
+  int head_dim = 0;
+  float eps = 0;
+  Rope rope;
+  int stages = 0;
+  const DraftStageKv* stage = nullptr;  // [stages], in host memory
+};
+
+// Attention of a draft block (2.12): every row of a sequence sees the ring's rows of the window that ends before the
+// block, in the order of position mod window_size and not below the decoder floor, then all rows of the block, later
+// ones too.
+struct DraftAttentionArgs {
+  StepView step;                         // rows of a sequence are its block
+  const BFloat16* q = nullptr;           // [T][heads][head_dim]
+  const std::uint8_t* window = nullptr;  // [T] records of the block's rows
+  Ring ring;
+  int window_size = 0;
+  int heads = 0;
+  int head_dim = 0;
+  const float* sink = nullptr;  // [heads]
+  Rope rope;
+  BFloat16* out = nullptr;  // [T][heads][head_dim]
+};
+
+// The Markov chain of a draft block (2.12): each token biases the logits of the next row, is drawn from them with the
+// noise of its own position, and gets a confidence.
+struct DraftChainArgs {
+  int sequences = 0;
+  int block = 0;  // rows of a sequence
+  int dim = 0;
+  const std::int32_t* first_tokens =
+      nullptr;                           // [sequences], in host memory: the tokens already chosen before the block
+  const SampleParams* params = nullptr;  // [sequences], in host memory; position: of the first drafted token
+  const BFloat16* x = nullptr;           // [sequences * block][D], collapsed, before the norm
+  Weight embed, head;                    // bf16 [V][rank]
+  Weight confidence;                     // bf16 [1][D + rank]
+  float* logits = nullptr;               // [sequences * block][V], the bias is added
+  std::int32_t* tokens = nullptr;        // [sequences][block]
+  float* confidences = nullptr;          // [sequences][block], logits of acceptance
 };
 
 // fp32 logits of the listed rows from the collapsed stream (2.1).

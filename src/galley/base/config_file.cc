@@ -5,6 +5,8 @@
 
 #include <toml++/toml.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <utility>
 
@@ -12,6 +14,22 @@ namespace galley::options {
 namespace {
 
 constexpr std::size_t kFileBytesMax = std::size_t{1} << 20;
+// The library nests a table for every part of a dotted key and recurses over them. Keys end with their line.
+constexpr std::ptrdiff_t kDotsOfLineMax = 2000;
+
+Status CheckDots(std::string_view toml, std::string_view where) {
+  for (int line = 1; !toml.empty(); ++line) {
+    const std::size_t end = std::min(toml.find('\n'), toml.size());
+    const std::string_view text = toml.substr(0, end);
+    if (std::count(text.begin(), text.end(), '.') > kDotsOfLineMax) {
+      return Err(ErrorCode::kInvalidArgument,
+                 fmt::format("a line has more than {} dots; break it (a key is one name in a section)", kDotsOfLineMax),
+                 fmt::format("{}:{}", where, line));
+    }
+    toml.remove_prefix(std::min(end + 1, toml.size()));
+  }
+  return {};
+}
 
 tl::unexpected<Error> WrongValue(std::string_view where, const toml::node& node, std::string_view key) {
   return Err(ErrorCode::kInvalidArgument,
@@ -62,6 +80,7 @@ Result<std::vector<FileEntry>> ParseConfigFile(std::string_view toml, std::strin
                fmt::format("a configuration file has at most {} bytes, this one has {}", kFileBytesMax, toml.size()),
                std::string(where));
   }
+  RETURN_IF_ERROR(CheckDots(toml, where));
   try {
     return Flatten(toml::parse(toml), where);
   } catch (const toml::parse_error& error) {

@@ -51,6 +51,13 @@ TEST(ConfigFile, RefusesHostileSizesAndDepths) {
               HasSubstr("at most 1048576 bytes, this one has 1048577"));
   EXPECT_THAT(ErrorOf("[a]\nb = " + std::string(100'000, '[')), HasSubstr("not valid TOML"));
   EXPECT_THAT(ErrorOf("[a]\nb = \"\xff\"\n"), HasSubstr("not valid TOML"));
+  std::string dotted;
+  for (int i = 0; i < 200'000; ++i) dotted += "a.";
+  EXPECT_THAT(ErrorOf(dotted + "a = 1"), HasSubstr("galley.toml:1: a line has more than 2000 dots"));
+  EXPECT_THAT(ErrorOf("\n[" + dotted + "a]\n"), HasSubstr("galley.toml:2: a line has more than 2000 dots"));
+  // As deep as it gets.
+  const std::string deep = dotted.substr(0, 4000) + "a";
+  EXPECT_THAT(ErrorOf("[" + deep + "]\n" + deep + " = 1\n"), HasSubstr("a must be a string"));
 }
 
 }  // namespace

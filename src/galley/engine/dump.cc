@@ -12,6 +12,7 @@
 #include "galley/engine/loaded_model.h"
 #include "galley/engine/sequence.h"
 #include "galley/engine/tensor_collector.h"
+#include "galley/engine/token_check.h"
 #include "galley/tensor/numeric.h"
 #include "galley/tensor/quantize.h"
 
@@ -41,6 +42,13 @@ std::vector<std::int32_t> ToInt32(const std::vector<Position>& positions) {
   return {positions.begin(), positions.end()};
 }
 
+// Drafts made along a continuation, one entry a position.
+struct DraftDump {
+  std::vector<std::int32_t> positions, first_tokens, tokens;
+  std::vector<float> confidences, logits;
+  std::vector<std::byte> main_hidden;
+};
+
 struct Greedy {
   std::vector<std::int32_t> ids, second;
   std::vector<float> margin;
@@ -57,16 +65,25 @@ class Dumper {
   [[nodiscard]] Result<TensorMap> Run();
 
  private:
-  // Prefill in chunks; returns logits of the last rows.
-  [[nodiscard]] Result<std::vector<float>> Prefill(Sequence& sequence, TensorCollector& collector) const;
-  [[nodiscard]] Result<Greedy> Continue(Sequence& sequence, std::span<const float> logits, int count) const;
+  // Prefill in chunks; returns logits of the last rows, of which there are at most kLogitRows at `floor` or above.
+  [[nodiscard]] Result<std::vector<float>> Prefill(Sequence& sequence, TensorCollector& collector,
+                                                   Position floor = 0) const;
+  // With `drafts`, the draft head runs at the first options.drafts positions of the continuation.
+  [[nodiscard]] Result<Greedy> Continue(Sequence& sequence, std::span<const float> logits, int count,
+                                        DraftDump* drafts = nullptr) const;
+  [[nodiscard]] Status RunDraft(Position position, TokenId next, const TensorCollector& collector,
+                                DraftDump& drafts) const;
+  void TakeDrafts(const DraftDump& drafts);
   [[nodiscard]] Status TakeRows(const TensorCollector& collector);
   [[nodiscard]] Status TakeWindow(const TensorCollector& collector, int layer);
   [[nodiscard]] Status TakeHistory(int owner_layer);
   [[nodiscard]] Status RunTruncated();
   [[nodiscard]] Status Copy(const TensorCollector& collector, const std::string& name, const std::string& as,
                             const std::vector<Position>& positions);
-  [[nodiscard]] HostTensor LogitTensor(std::vector<float> logits) const {
+  [[nodiscard]] int DraftPositions() const {
+    return options_.drafts >= 0 ? options_.drafts : length_ > 8 ? 4 : 2;  // the rule of the golden files
+  }
+  [[nodiscard]] HostTensor LogitTensor(const std::vector<float>& logits) const {
     const std::int64_t vocab = loaded_.config().vocab_size;
     const auto rows = static_cast<std::int64_t>(logits.size()) / vocab;
     return MakeTensor(DType::kF32, {rows, vocab}, logits);
@@ -79,10 +96,10 @@ class Dumper {
   TensorMap tensors_;
 };
 
-Result<std::vector<float>> Dumper::Prefill(Sequence& sequence, TensorCollector& collector) const {
+Result<std::vector<float>> Dumper::Prefill(Sequence& sequence, TensorCollector& collector, Position floor) const {
   const std::span<const TokenId> ids = options_.ids;
   const auto chunk = static_cast<std::size_t>(loaded_.model().options().rows_max);
-  const std::size_t first_logit_row = ids.size() - std::min<std::size_t>(kLogitRows, ids.size());
+  const auto first_logit_row = static_cast<std::size_t>(std::max(length_ - kLogitRows, floor));
   std::vector<float> logits;
   for (std::size_t done = 0; done < ids.size();) {
     const std::size_t rows = std::min(chunk, ids.size() - done);
@@ -96,20 +113,63 @@ Result<std::vector<float>> Dumper::Prefill(Sequence& sequence, TensorCollector& 
   return logits;
 }
 
-Result<Greedy> Dumper::Continue(Sequence& sequence, std::span<const float> logits, int count) const {
+Result<Greedy> Dumper::Continue(Sequence& sequence, std::span<const float> logits, int count, DraftDump* drafts) const {
   const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
   std::vector<float> row(logits.end() - static_cast<std::ptrdiff_t>(vocab), logits.end());
+  const int draft_count = drafts != nullptr && loaded_.model().options().drafts ? DraftPositions() : 0;
   Greedy greedy;
   for (int i = 0; i < count; ++i) {
     const std::vector<backend::RankedToken> top = backend::TopTokens(row, 2);
-    if (top.size() < 2) return Err(ErrorCode::kInternal, "the model gave fewer than two usable logits");
+    if (top.size() < 2) {
+      return Err(ErrorCode::kCorrupt,
+                 fmt::format("the model gave fewer than two usable logits at position {}, so there is no greedy "
+                             "continuation: its weights hold NaN or infinity, or its vocabulary one token; --greedy 0 "
+                             "leaves it out",
+                             sequence.length()));
+    }
     greedy.ids.push_back(top[0].id);
     greedy.second.push_back(top[1].id);
     greedy.margin.push_back(row[static_cast<std::size_t>(top[0].id)] - row[static_cast<std::size_t>(top[1].id)]);
     if (i + 1 == count || sequence.length() == loaded_.max_seq_len()) break;
-    ASSIGN_OR_RETURN(row, sequence.Append({&top[0].id, 1}, 1));
+    TensorCollector collector(loaded_.backend(), {sequence.length()}, {});
+    const bool draft = i < draft_count;
+    ASSIGN_OR_RETURN(row, sequence.Append({&top[0].id, 1}, 1, draft ? &collector : nullptr));
+    const std::vector<backend::RankedToken> next = backend::TopTokens(row, 1);
+    if (draft && !next.empty()) RETURN_IF_ERROR(RunDraft(sequence.length() - 1, next[0].id, collector, *drafts));
   }
   return greedy;
+}
+
+Status Dumper::RunDraft(Position position, TokenId next, const TensorCollector& collector, DraftDump& drafts) const {
+  const model::Config& c = loaded_.config();
+  const model::DraftInput input = {
+      .slot = SlotId{0}, .position = position, .token = next, .decoder_floor = 0, .sampling = {.temperature = 0}};
+  ASSIGN_OR_RETURN(const std::vector<model::Draft> result, loaded_.model().Drafts({&input, 1}, loaded_.state()));
+  ASSIGN_OR_RETURN(const std::optional<HostTensor> main_hidden, collector.Take("main_hidden", {position}));
+  CHECK(main_hidden.has_value()) << "position " << position << " showed no main hidden";
+  drafts.positions.push_back(static_cast<std::int32_t>(position));
+  drafts.first_tokens.push_back(next);
+  drafts.main_hidden.insert(drafts.main_hidden.end(), main_hidden->data.begin(), main_hidden->data.end());
+  drafts.tokens.insert(drafts.tokens.end(), result[0].tokens.begin(), result[0].tokens.end());
+  drafts.confidences.insert(drafts.confidences.end(), result[0].confidences.begin(), result[0].confidences.end());
+  const std::size_t values = static_cast<std::size_t>(c.dspark.block_size) * static_cast<std::size_t>(c.vocab_size);
+  drafts.logits.resize(drafts.logits.size() + values);
+  return loaded_.backend().CopyToHost(drafts.logits.data() + drafts.logits.size() - values, result[0].logits,
+                                      values * sizeof(float));
+}
+
+void Dumper::TakeDrafts(const DraftDump& drafts) {
+  const model::Config& c = loaded_.config();
+  const auto n = static_cast<std::int64_t>(drafts.positions.size());
+  if (n == 0) return;
+  const std::int64_t block = c.dspark.block_size;
+  const auto targets = static_cast<std::int64_t>(c.dspark.target_layer_ids.size());
+  tensors_["dspark.pos"] = Int32Tensor(drafts.positions);
+  tensors_["dspark.token"] = Int32Tensor(drafts.first_tokens);
+  tensors_["dspark.main_hidden"] = {DType::kBF16, {n, targets * c.dim}, drafts.main_hidden};
+  tensors_["dspark.tokens"] = MakeTensor(DType::kI32, {n, block}, drafts.tokens);
+  tensors_["dspark.confidence"] = MakeTensor(DType::kF32, {n, block}, drafts.confidences);
+  tensors_["dspark.logits"] = MakeTensor(DType::kF32, {n, block, c.vocab_size}, drafts.logits);
 }
 
 Status Dumper::Copy(const TensorCollector& collector, const std::string& name, const std::string& as,
@@ -228,7 +288,7 @@ Status Dumper::RunTruncated() {
   std::copy_if(rows_.begin(), rows_.end(), std::back_inserter(tail_rows), [&](Position p) { return p >= tail_start; });
   TensorCollector collector(loaded_.backend(), {tail_rows.begin(), tail_rows.end()}, {});
   Sequence sequence(loaded_, tail_start);
-  ASSIGN_OR_RETURN(const std::vector<float> logits, Prefill(sequence, collector));
+  ASSIGN_OR_RETURN(const std::vector<float> logits, Prefill(sequence, collector, tail_start));
   ASSIGN_OR_RETURN(const Greedy greedy, Continue(sequence, logits, options_.replay_greedy));
   RETURN_IF_ERROR(Copy(collector, "main_hidden", "replay.main_hidden", tail_rows));
   tensors_["replay.tail_start"] = Int32Tensor({static_cast<std::int32_t>(tail_start)});
@@ -250,7 +310,9 @@ Result<TensorMap> Dumper::Run() {
     Sequence sequence(loaded_);
     ASSIGN_OR_RETURN(const std::vector<float> logits, Prefill(sequence, collector));
     RETURN_IF_ERROR(TakeRows(collector));  // before the continuation adds to the history
-    ASSIGN_OR_RETURN(const Greedy greedy, Continue(sequence, logits, options_.greedy));
+    DraftDump drafts;
+    ASSIGN_OR_RETURN(const Greedy greedy, Continue(sequence, logits, options_.greedy, &drafts));
+    TakeDrafts(drafts);
     tensors_["ids"] = Int32Tensor(options_.ids);
     tensors_["rows"] = Int32Tensor(ToInt32(rows_));
     tensors_["logits"] = LogitTensor(logits);
@@ -265,14 +327,16 @@ Result<TensorMap> Dumper::Run() {
 
 Status CheckIds(const DumpOptions& options, const LoadedModel& loaded) {
   if (options.ids.empty()) return Err(ErrorCode::kInvalidArgument, "there are no ids to run", "ids");
-  for (const TokenId id : options.ids) {
-    if (id >= 0 && id < loaded.config().vocab_size) continue;
-    return Err(ErrorCode::kInvalidArgument,
-               fmt::format("{} is outside the vocabulary of {} tokens", id, loaded.config().vocab_size), "ids");
-  }
+  RETURN_IF_ERROR(CheckPromptIds(options.ids, loaded.config(), "ids"));
   if (static_cast<std::int64_t>(options.ids.size()) > loaded.max_seq_len()) {
     return Err(ErrorCode::kInvalidArgument,
                fmt::format("{} ids do not fit the context of {}", options.ids.size(), loaded.max_seq_len()), "ids");
+  }
+  for (const int layer : options.full_layers) {
+    if (layer >= 0 && layer < loaded.config().n_layers) continue;
+    return Err(ErrorCode::kInvalidArgument,
+               fmt::format("layer {} does not exist; the model has layers 0 … {}", layer, loaded.config().n_layers - 1),
+               "full-layer");
   }
   for (const Position row : options.rows) {
     if (row >= 0 && row < static_cast<Position>(options.ids.size())) continue;
@@ -301,13 +365,19 @@ std::vector<Position> GoldenRows(Position length) {
 
 Result<TensorMap> Dump(const DumpOptions& options) {
   const auto length = static_cast<int>(std::min<std::size_t>(std::max<std::size_t>(options.ids.size(), 1), 1 << 16));
-  ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Load({.model_dir = options.model_dir,
-                                                          .backend = options.backend,
-                                                          .threads = options.threads,
-                                                          .rows_max = options.chunk > 0 ? options.chunk : length,
-                                                          .logit_rows_max = kLogitRows,
-                                                          .window_places = options.official_window ? length : 0,
-                                                          .max_seq_len = 0}));
+  const std::int64_t continuation = std::max(options.greedy, options.replay_greedy);
+  ASSIGN_OR_RETURN(LoadedModel loaded,
+                   LoadedModel::Load({.model_dir = options.model_dir,
+                                      .backend = options.backend,
+                                      .threads = options.threads,
+                                      .rows_max = options.chunk > 0 ? std::min(options.chunk, length) : length,
+                                      .logit_rows_max = kLogitRows,
+                                      .sequences_max = 1,
+                                      .blocks = 0,
+                                      .drafts = options.drafts != 0,
+                                      .window_places = options.official_window ? length : 0,
+                                      .max_seq_len = 0,
+                                      .longest = static_cast<std::int64_t>(options.ids.size()) + continuation}));
   RETURN_IF_ERROR(CheckIds(options, loaded));
   return Dumper(loaded, options).Run();
 }

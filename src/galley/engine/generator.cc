@@ -11,6 +11,7 @@
 #include "galley/backend/sampling.h"
 #include "galley/engine/loaded_model.h"
 #include "galley/engine/sequence.h"
+#include "galley/engine/token_check.h"
 
 namespace galley::engine {
 namespace {
@@ -58,13 +59,7 @@ Status LocalGenerator::Check(const GenerateRequest& request) const {
   RETURN_IF_ERROR(CheckRange("max-tokens", request.max_tokens, 1, 1 << 30));
   if (request.prompt_ids.empty())
     return Err(ErrorCode::kInvalidArgument, "the prompt has no tokens; give some text", "prompt");
-  for (std::size_t i = 0; i < request.prompt_ids.size(); ++i) {
-    const TokenId id = request.prompt_ids[i];
-    if (id >= 0 && id < config().vocab_size) continue;
-    return Err(ErrorCode::kInvalidArgument,
-               fmt::format("id {} is outside the vocabulary of {} tokens", id, config().vocab_size),
-               fmt::format("prompt id {}", i));
-  }
+  RETURN_IF_ERROR(CheckPromptIds(request.prompt_ids, config(), "prompt"));
   const auto length = static_cast<std::int64_t>(request.prompt_ids.size());
   if (length > loaded_.max_seq_len()) {
     return Err(ErrorCode::kInvalidArgument,
@@ -103,7 +98,7 @@ Result<GeneratedToken> LocalGenerator::Draw(const GenerateRequest& request, std:
                                                                 .position = position});
   if (!id) {
     return Err(
-        ErrorCode::kInternal,
+        ErrorCode::kCorrupt,
         fmt::format("the model gave no usable logit at position {}: its weights hold NaN or infinity", position));
   }
   GeneratedToken token{.id = *id, .logprob = 0, .alternatives = {}};
@@ -171,8 +166,12 @@ Result<std::unique_ptr<Generator>> Generator::Create(const GeneratorOptions& opt
                                                           .threads = options.threads,
                                                           .rows_max = options.prefill_chunk,
                                                           .logit_rows_max = 1,
+                                                          .sequences_max = 1,
+                                                          .blocks = 0,
+                                                          .drafts = false,
                                                           .window_places = 0,
-                                                          .max_seq_len = options.max_seq_len}));
+                                                          .max_seq_len = options.max_seq_len,
+                                                          .longest = 0}));
   return std::unique_ptr<Generator>(std::make_unique<LocalGenerator>(std::move(loaded), options));
 }
 

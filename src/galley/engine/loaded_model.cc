@@ -15,7 +15,9 @@ namespace {
 
 constexpr std::int64_t kDefaultSeqLen = 8192;
 constexpr std::int64_t kSeqLenMax = std::int64_t{1} << 30;  // positions are 32-bit on devices
+constexpr std::int64_t kBlocksMax = 1 << 24;
 constexpr int kThreadsMax = 1024;
+constexpr int kSequencesMax = 4096;
 constexpr int kRowsMax = 1 << 16;
 
 struct BackendEntry {
@@ -58,12 +60,14 @@ Result<std::int64_t> SequenceLength(std::int64_t asked, std::int64_t trained) {
 Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   RETURN_IF_ERROR(CheckRange("threads", options.threads, 0, kThreadsMax));
   RETURN_IF_ERROR(CheckRange("prefill-chunk", options.rows_max, 1, kRowsMax));
+  RETURN_IF_ERROR(CheckRange("max-seqs", options.sequences_max, 1, kSequencesMax));
   LoadedModel loaded;
   ASSIGN_OR_RETURN(loaded.backend_, MakeBackend(options.backend, options.threads));
   ASSIGN_OR_RETURN(model::Checkpoint checkpoint, model::Checkpoint::Open(options.model_dir));
   loaded.checkpoint_ = std::make_unique<model::Checkpoint>(std::move(checkpoint));
   const model::Config& config = loaded.config();
   ASSIGN_OR_RETURN(loaded.max_seq_len_, SequenceLength(options.max_seq_len, config.max_seq_len));
+  if (options.longest > 0) loaded.max_seq_len_ = std::min(loaded.max_seq_len_, options.longest);
 
   ASSIGN_OR_RETURN(text::Tokenizer tokenizer, text::Tokenizer::Load(options.model_dir / "tokenizer.json"));
   loaded.tokenizer_ = std::make_unique<text::Tokenizer>(std::move(tokenizer));
@@ -74,12 +78,17 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   }
   ASSIGN_OR_RETURN(loaded.model_, model::Model::Create(*loaded.checkpoint_, compressed_ids, *loaded.backend_,
                                                        {.rows_max = options.rows_max,
-                                                        .sequences_max = 1,
+                                                        .sequences_max = options.sequences_max,
                                                         .logit_rows_max = options.logit_rows_max,
                                                         .window_places = options.window_places,
+                                                        .drafts = options.drafts && config.dspark.n_stages > 0,
                                                         .seq_len_max = loaded.max_seq_len_}));
-  const auto blocks = static_cast<int>(CeilDiv<std::int64_t>(loaded.max_seq_len_, backend::kBlockTokens));
-  ASSIGN_OR_RETURN(model::StateStorage state, model::StateStorage::Create(*loaded.backend_, config, blocks, 1));
+  const std::int64_t full = CeilDiv<std::int64_t>(loaded.max_seq_len_, backend::kBlockTokens) * options.sequences_max;
+  RETURN_IF_ERROR(CheckRange("blocks", options.blocks, 0, kBlocksMax));
+  RETURN_IF_ERROR(CheckRange("blocks", full, 1, kBlocksMax));
+  const int blocks = options.blocks > 0 ? options.blocks : static_cast<int>(full);
+  ASSIGN_OR_RETURN(model::StateStorage state,
+                   model::StateStorage::Create(*loaded.backend_, config, blocks, options.sequences_max));
   loaded.state_ = std::make_unique<model::StateStorage>(std::move(state));
   return loaded;
 }

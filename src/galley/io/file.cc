@@ -111,6 +111,11 @@ Result<std::string> ReadFile(const std::filesystem::path& path, std::size_t max_
 }
 
 Status WriteFileAtomic(const std::filesystem::path& path, const std::function<Status(const Sink&)>& write) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {  // renaming would put a file in a device's place
+    return Err(ErrorCode::kIo, fmt::format("is {}, not a regular file", KindName(info.st_mode)),
+               Printable(path.native(), 1000));
+  }
   const auto [temporary, descriptor] = CreateBeside(path);
   if (descriptor < 0) return Err(SystemError("write", path, errno));
   Status status = write([&, fd = descriptor](std::span<const std::byte> bytes) { return WriteAll(fd, bytes, path); });

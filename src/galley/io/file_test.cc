@@ -118,8 +118,15 @@ TEST(WriteFileAtomic, UnwritableOutputsAreErrors) {
   std::filesystem::create_directory(dir / "directory");
   const Status onto_directory = WriteFileAtomic(dir / "directory", "x");
   ASSERT_FALSE(onto_directory);
-  EXPECT_THAT(onto_directory.error().message, HasSubstr("cannot replace: "));
+  EXPECT_THAT(onto_directory.error().message, HasSubstr("is a directory, not a regular file"));
   EXPECT_EQ(FilesIn(dir.path()), 1u);
+  // Renaming onto a pipe or device would put a file in its place.
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
+  const Status onto_pipe = WriteFileAtomic(dir / "pipe", "x");
+  ASSERT_FALSE(onto_pipe);
+  EXPECT_THAT(onto_pipe.error().message, HasSubstr("is a pipe, not a regular file"));
+  EXPECT_TRUE(std::filesystem::is_fifo(dir / "pipe"));
+  std::filesystem::remove(dir / "pipe");
   const Status no_parent = WriteFileAtomic(dir / "absent/out", "x");
   ASSERT_FALSE(no_parent);
   EXPECT_EQ(no_parent.error().code, ErrorCode::kNotFound);

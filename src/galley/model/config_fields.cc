@@ -25,6 +25,7 @@ constexpr FieldTarget At() {
 // Upper limits keep every product of shapes far inside std::int64_t (the widest, all experts of all layers, stays below
 // 2^60) and every vector length inside int. They are a few times what the largest published model needs.
 constexpr double kTokenMax = 1 << 24, kDimMax = 1 << 16, kTiny = 1e-37;
+constexpr double kTableRowsMax = 2147483647;  // Engram's row numbers are 32-bit on devices
 constexpr auto kReq = Presence::kRequired, kOpt = Presence::kOptional, kEng = Presence::kEngram,
                kDra = Presence::kDraft, kVis = Presence::kVision;
 
@@ -80,7 +81,7 @@ constexpr std::array kFields = {
 
     Field{"engram_layer_ids", "text_config.engram_layer_ids", kOpt, 0, 255,
           At<&Config::engram, &EngramConfig::layer_ids>()},
-    Field{"engram_num_embeddings", "text_config.engram_num_embeddings", kEng, 1, 1e11,
+    Field{"engram_num_embeddings", "text_config.engram_num_embeddings", kEng, 1, kTableRowsMax,
           At<&Config::engram, &EngramConfig::num_embeddings>()},
     Field{"engram_max_ngram_size", "text_config.engram_max_ngram_size", kEng, 2, 8,
           At<&Config::engram, &EngramConfig::max_ngram_size>()},

@@ -27,7 +27,7 @@ struct Report {
 };
 
 struct Rule {
-  std::array<std::string_view, 9> fields;  // that the rule reads, flat names; the rest empty
+  std::array<std::string_view, 10> fields;  // that the rule reads, flat names; the rest empty
   void (*check)(const Config&, Report&);
 };
 
@@ -211,6 +211,13 @@ void CheckTokenIds(const Config& c, Report& report) {
 void CheckEngram(const Config& c, Report& report) {
   const EngramConfig& e = c.engram;
   CheckLayerList(c, "engram_layer_ids", e.layer_ids, report);
+  for (const int layer : e.layer_ids) {
+    // Rows of a truncated prompt that skip the decoder have no n-grams there.
+    if (layer < c.decoder_start()) continue;
+    report.Add("engram_layer_ids", fmt::format("layer {} lies in the decoder, which starts at {} {}; Engram works in "
+                                               "the encoder only",
+                                               layer, report.Name("candidate_source_layer"), c.decoder_start()));
+  }
   RequireMultiple(report, "engram_head_dim", e.head_dim, 32, "the group that shares one scale");
   if (e.compressed_vocab_size > c.vocab_size) {
     report.Add("engram_compressed_vocab_size",
@@ -240,6 +247,13 @@ void CheckEngram(const Config& c, Report& report) {
 void CheckDraft(const Config& c, Report& report) {
   if (c.dspark.target_layer_ids.empty()) report.Add("dspark_target_layer_ids", "lists no layer");
   CheckLayerList(c, "dspark_target_layer_ids", c.dspark.target_layer_ids, report);
+  for (const int layer : c.dspark.target_layer_ids) {
+    // All targets are read from the same rows, and of a truncated prompt the decoder has fewer.
+    if (layer >= c.decoder_start()) continue;
+    report.Add("dspark_target_layer_ids",
+               fmt::format("layer {} lies in the encoder; the decoder, which drafts read, starts at {} {}", layer,
+                           report.Name("candidate_source_layer"), c.decoder_start()));
+  }
 }
 
 void CheckVision(const Config& c, Report& report) {
@@ -263,10 +277,11 @@ constexpr std::array kRules = {
          CheckCandidates},
     Rule{{"rope_head_dim", "compress_rope_theta", "original_seq_len", "beta_fast", "beta_slow"}, CheckRope},
     Rule{{"vocab_size"}, CheckTokenIds},
-    Rule{{"n_layers", "vocab_size", "engram_layer_ids", "engram_num_embeddings", "engram_max_ngram_size",
-          "engram_vocab_size", "engram_n_heads", "engram_head_dim", "engram_compressed_vocab_size"},
+    Rule{{"n_layers", "vocab_size", "candidate_source_layer", "engram_layer_ids", "engram_num_embeddings",
+          "engram_max_ngram_size", "engram_vocab_size", "engram_n_heads", "engram_head_dim",
+          "engram_compressed_vocab_size"},
          CheckEngram},
-    Rule{{"n_layers", "dspark_target_layer_ids"}, CheckDraft},
+    Rule{{"n_layers", "candidate_source_layer", "dspark_target_layer_ids"}, CheckDraft},
     Rule{{"dspark_n_routed_experts", "dspark_n_activated_experts"}, CheckDraftExperts},
     Rule{{"vision_dim", "vision_n_heads"}, CheckVision},
 };

@@ -181,6 +181,13 @@ TEST(Config, ProblemsNameFieldsAsTheFlatFileDoes) {
        "2 problems\n  - engram_num_embeddings: 4264 rows for layer 1, but the 8 primes from 509 on sum to 4330"
        "\n  - engram_num_embeddings: 4704 rows for layer 3, but the 8 primes from 571 on sum to 4748"},
       {"4264,\n  4704", "4264", "engram_num_embeddings: 1 entries for 2 Engram layers"},
+      {"4264,\n  4704", "4264, 2147483648", "engram_num_embeddings: entry 1: 2147483648 is outside 1 to 2147483647"},
+      {"\"engram_layer_ids\": [\n  1,\n  3", "\"engram_layer_ids\": [\n  1,\n  4",
+       "engram_layer_ids: layer 4 lies in the decoder, which starts at candidate_source_layer 4; Engram works in the "
+       "encoder only"},
+      {"\"dspark_target_layer_ids\": [\n  5,\n  6,\n  7", "\"dspark_target_layer_ids\": [\n  3,\n  6,\n  7",
+       "dspark_target_layer_ids: layer 3 lies in the encoder; the decoder, which drafts read, starts at "
+       "candidate_source_layer 4"},
       {"\"engram_compressed_vocab_size\": 2124", "\"engram_compressed_vocab_size\": 2561",
        "engram_compressed_vocab_size: 2561 exceeds vocab_size 2560"},
       {"\"dspark_target_layer_ids\": [\n  5,\n  6,\n  7", "\"dspark_target_layer_ids\": [\n  5,\n  6,\n  8",
@@ -226,8 +233,10 @@ TEST(Config, SharingRules) {
        "\n  - index_source_layers: layer 4 reads the KV of layer 4, but no layer from 4 to 4 runs an indexer"
        "\n  - index_source_layers: layer 5 reads the KV of layer 4, but no layer from 4 to 5 runs an indexer"},
       {"\"candidate_source_layer\": 4", "\"candidate_source_layer\": 2",
-       "2 problems\n  - candidate_source_layer: 2 is not the last of kv_source_layers [2, 4] with compress ratio 1"
-       "\n  - kv_source_layers: layer 4 has compress ratio 1; only the candidate source may"},
+       "3 problems\n  - candidate_source_layer: 2 is not the last of kv_source_layers [2, 4] with compress ratio 1"
+       "\n  - kv_source_layers: layer 4 has compress ratio 1; only the candidate source may"
+       "\n  - engram_layer_ids: layer 3 lies in the decoder, which starts at candidate_source_layer 2; Engram works in "
+       "the encoder only"},
   };
   ExpectProblems(NanoFlat(), changes);
 }

@@ -38,6 +38,16 @@ void Blank(Json& value, const std::set<std::string>& members) {
   }
 }
 
+// What cannot be known without the tokenizer: absent on one side, so it goes from both.
+void Drop(Json& value, const std::set<std::string>& members) {
+  if (Json::Object* object = value.if_object()) {
+    std::erase_if(*object, [&](const Json::Member& member) { return members.contains(member.key); });
+    for (Json::Member& member : *object) Drop(member.value, members);
+  } else if (Json::Array* array = value.if_array()) {
+    for (Json& element : *array) Drop(element, members);
+  }
+}
+
 // The wording of body errors and encoding errors is ours.
 Json WithoutWording(Json expect) {
   if (Json* error = expect.Find("error")) {
@@ -133,8 +143,8 @@ TEST(CodecServe, MatchesEveryStreamVector) {
         const Json chunks = At(row, {"chunks"});
         for (const Json& chunk : *chunks.if_array())
           if (chunk.Find("tokens") != nullptr) return false;
-        Blank(got, {"completion_tokens_details", "output_tokens_details"});
-        Blank(want, {"completion_tokens_details", "output_tokens_details"});
+        Drop(got, {"completion_tokens_details", "output_tokens_details"});
+        Drop(want, {"completion_tokens_details", "output_tokens_details"});
         return true;
       },
       count);

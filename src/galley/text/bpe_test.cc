@@ -63,7 +63,7 @@ TEST(Bpe, ShortAndLongPiecesFollowTheDefinition) {
     const std::vector<Merge> merges = RandomMerges(random);
     const BpeModel model = *BpeModel::Create(ByteIds(), merges);
     BpeScratch scratch;
-    for (const std::size_t size : {1, 2, 3, 17, 63, 64, 65, 66, 130, 400}) {
+    for (const std::size_t size : {1U, 2U, 3U, 17U, 63U, 64U, 65U, 66U, 130U, 400U}) {
       std::string piece;
       for (std::size_t i = 0; i < size; ++i) piece.push_back(static_cast<char>('a' + random() % 3));
       Ids ids;

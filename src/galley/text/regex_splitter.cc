@@ -9,13 +9,16 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include "galley/text/utf8.h"
+
 namespace galley::text {
 namespace {
 
 constexpr std::size_t kPatternBytesMax = 4096;
 // Steps that one Split may take: one for each pattern item tried and for each byte run over. Ordinary patterns need
 // about ten a byte.
-constexpr std::int64_t kStepsPerByte = 500;
+constexpr std::int64_t kStepsPerByte = 100;
+constexpr std::size_t kCheckedBytesPerStep = 32;  // of UTF-8 validation, which is that much cheaper than a step
 constexpr std::int64_t kStepsFixed = 1'000'000;
 constexpr std::size_t kJitStackMin = 32 * 1024, kJitStackMax = 1024 * 1024;
 constexpr std::uint32_t kHeapLimitKiB = 64 * 1024;
@@ -58,12 +61,21 @@ std::size_t CharLength(std::string_view text, std::size_t pos) {
   return length;
 }
 
+// Compiled code, its matches being the same whichever runs. The JIT's treats invalid bytes as it meets them; without
+// it every match first validates all the text that is left, which for a text cut into many pieces is quadratic. So
+// where there is no JIT (the system forbids it, or the pattern does) valid texts run in code that need not look.
+struct Pattern {
+  Owned<pcre2_code> any;    // for every text
+  Owned<pcre2_code> valid;  // for texts known to be UTF-8; null with the JIT
+};
+
 // One pattern's matching state for one Split.
 class Matcher {
  public:
-  Matcher(const pcre2_code* code, Budget& budget)
-      : code_(code),
-        data_(pcre2_match_data_create_from_pattern(code, nullptr)),
+  Matcher(const Pattern& pattern, Budget& budget)
+      : pattern_(pattern),
+        budget_(budget),
+        data_(pcre2_match_data_create_from_pattern(pattern.any.get(), nullptr)),
         context_(pcre2_match_context_create(nullptr)),
         stack_(pcre2_jit_stack_create(kJitStackMin, kJitStackMax, nullptr)) {
     if (!usable()) return;
@@ -78,9 +90,15 @@ class Matcher {
   int Split(std::string_view text, std::size_t base, std::vector<std::size_t>& ends) const {
     std::size_t piece_start = 0, search_from = 0;
     bool matched_before = false;  // a match ended at piece_start
+    const bool unchecked = pattern_.valid != nullptr && IsValidUtf8(text);
+    const pcre2_code* const code = unchecked ? pattern_.valid.get() : pattern_.any.get();
     while (search_from < text.size()) {
-      const int rc = pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), search_from, 0,
-                                 data_.get(), context_.get());
+      if (pattern_.valid != nullptr && !unchecked) {
+        budget_.left -= static_cast<std::int64_t>((text.size() - search_from) / kCheckedBytesPerStep);
+        if (budget_.left < 0) return PCRE2_ERROR_CALLOUT;
+      }
+      const int rc = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), search_from,
+                                 unchecked ? PCRE2_NO_UTF_CHECK : 0, data_.get(), context_.get());
       if (rc == PCRE2_ERROR_NOMATCH) break;
       if (rc < 0) return rc;
       const PCRE2_SIZE* span = pcre2_get_ovector_pointer(data_.get());
@@ -102,13 +120,22 @@ class Matcher {
   }
 
  private:
-  const pcre2_code* code_;
+  const Pattern& pattern_;
+  Budget& budget_;
   Owned<pcre2_match_data> data_;
   Owned<pcre2_match_context> context_;
   Owned<pcre2_jit_stack> stack_;
 };
 
-Result<Owned<pcre2_code>> Compile(const std::string& pattern, std::string_view where) {
+// NEVER_BACKSLASH_C: \C could end a match inside a character.
+constexpr std::uint32_t kCompileOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_AUTO_CALLOUT | PCRE2_NEVER_BACKSLASH_C;
+
+bool HasJit(const pcre2_code* code) {
+  std::size_t bytes = 0;
+  return pcre2_pattern_info(code, PCRE2_INFO_JITSIZE, &bytes) == 0 && bytes > 0;
+}
+
+Result<Pattern> Compile(const std::string& pattern, std::string_view where) {
   if (pattern.size() > kPatternBytesMax) {
     return Err(ErrorCode::kUnsupported,
                fmt::format("the pattern has {} bytes; the limit is {}", pattern.size(), kPatternBytesMax),
@@ -116,24 +143,25 @@ Result<Owned<pcre2_code>> Compile(const std::string& pattern, std::string_view w
   }
   int error = 0;
   PCRE2_SIZE offset = 0;
-  // NEVER_BACKSLASH_C: \C could end a match inside a character.
-  Owned<pcre2_code> code(
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_AUTO_CALLOUT | PCRE2_NEVER_BACKSLASH_C,
-                    &error, &offset, nullptr));
-  if (code == nullptr) {
+  const auto compile = [&](std::uint32_t options) {
+    return Owned<pcre2_code>(
+        pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error, &offset, nullptr));
+  };
+  Pattern compiled{compile(kCompileOptions | PCRE2_MATCH_INVALID_UTF), nullptr};
+  if (compiled.any == nullptr) {
     return Err(ErrorCode::kUnsupported,
                fmt::format("PCRE2 does not accept the pattern at byte {}: {}", offset, PcreMessage(error)),
                std::string(where));
   }
-  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);  // without it matching is slower, not different
-  return code;
+  pcre2_jit_compile(compiled.any.get(), PCRE2_JIT_COMPLETE);  // without it matching is slower, not different
+  if (!HasJit(compiled.any.get())) compiled.valid = compile(kCompileOptions);
+  return compiled;
 }
 
 }  // namespace
 
 struct RegexSplitter::Impl {
-  std::vector<Owned<pcre2_code>> codes;
+  std::vector<Pattern> patterns;
   std::string where;
 };
 
@@ -146,8 +174,8 @@ Result<RegexSplitter> RegexSplitter::Create(std::span<const std::string> pattern
   auto impl = std::make_unique<Impl>();
   impl->where = fmt::format("{}: pre_tokenizer", where);
   for (const std::string& pattern : patterns) {
-    ASSIGN_OR_RETURN(Owned<pcre2_code> code, Compile(pattern, impl->where));
-    impl->codes.push_back(std::move(code));
+    ASSIGN_OR_RETURN(Pattern compiled, Compile(pattern, impl->where));
+    impl->patterns.push_back(std::move(compiled));
   }
   return RegexSplitter(std::move(impl));
 }
@@ -156,8 +184,8 @@ Result<std::vector<std::size_t>> RegexSplitter::Split(std::string_view text) con
   std::vector<std::size_t> ends;
   if (!text.empty()) ends.push_back(text.size());
   Budget budget{kStepsFixed + kStepsPerByte * static_cast<std::int64_t>(text.size())};
-  for (const Owned<pcre2_code>& code : impl_->codes) {
-    const Matcher matcher(code.get(), budget);
+  for (const Pattern& pattern : impl_->patterns) {
+    const Matcher matcher(pattern, budget);
     if (!matcher.usable()) return Err(ErrorCode::kResourceExhausted, "no memory for matching", impl_->where);
     std::vector<std::size_t> finer;
     finer.reserve(ends.size());

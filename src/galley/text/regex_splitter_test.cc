@@ -69,6 +69,24 @@ TEST(RegexSplitter, RefusesWhatPcre2Refuses) {
   }
 }
 
+// Where the JIT may not be used a match validates the text that is left, so a text of many pieces would take quadratic
+// time: minutes for 1 MB. Valid texts are split as with the JIT, others until the budget ends.
+TEST(RegexSplitter, WithoutJitTheWorkIsBoundedToo) {
+  const auto with = RegexSplitter::Create(std::vector<std::string>{"\\p{L}|\\d+"}, "f");
+  const auto without = RegexSplitter::Create(std::vector<std::string>{"(*NO_JIT)\\p{L}|\\d+"}, "f");
+  ASSERT_TRUE(with && without);
+  std::string text;
+  while (text.size() < 200'000) text += "a\u00e4 12,";
+  const auto expected = with->Split(text), ends = without->Split(text);
+  ASSERT_TRUE(expected && ends);
+  EXPECT_EQ(*ends, *expected);
+  const auto invalid = without->Split(text + "\xFF");
+  ASSERT_FALSE(invalid);
+  EXPECT_EQ(invalid.error().code, ErrorCode::kResourceExhausted);
+  const std::string few = text.substr(0, 7 * 100) + "\xFF!";
+  EXPECT_EQ(*without->Split(few), *with->Split(few));
+}
+
 // Exponential and quadratic patterns give an error in bounded time; an unbounded search would not end while the test
 // runs. The patterns of ordinary tokenizers stay far below the budget, even on the worst text for them.
 TEST(RegexSplitter, HostilePatternsRunOutOfBudget) {

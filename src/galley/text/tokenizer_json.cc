@@ -389,6 +389,10 @@ Result<TokenizerParts> ParseTokenizerJson(std::string_view json, std::string_vie
   dom::parser parser;
   dom::element root;
   if (const auto error = parser.parse(json.data(), json.size()).get(root); error != simdjson::SUCCESS) {
+    if (error == simdjson::MEMALLOC) {
+      return Err(ErrorCode::kResourceExhausted, fmt::format("no memory to parse its {} bytes", json.size()),
+                 std::string(file));
+    }
     return Err(ErrorCode::kInvalidArgument, fmt::format("not valid JSON: {}", simdjson::error_message(error)),
                std::string(file));
   }

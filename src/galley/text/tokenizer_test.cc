@@ -173,7 +173,7 @@ TEST(Encoder, TinyCachesGiveTheSameIds) {
   std::string text;
   for (int i = 0; i < 500; ++i) text += "The cat " + std::to_string(i * 37) + " sat, on_the(mat)\n  and\tslept 猫。";
   const Ids expected = *Encoder(t, {.cache_slots = 0}).Encode(text);
-  for (const std::size_t slots : {1, 2, 16, 1000}) {
+  for (const std::size_t slots : {1U, 2U, 16U, 1000U}) {
     Encoder encoder(t, {.cache_slots = slots});
     EXPECT_EQ(*encoder.Encode(text), expected) << slots;
     EXPECT_EQ(*encoder.Encode(text), expected) << slots;
@@ -186,7 +186,7 @@ TEST(Encoder, PiecesThatDifferInTrailingNulsDiffer) {
   file["pre_tokenizer"] = test::PreTokenizerJson({"a\\x00*"});
   const Tokenizer t = test::MustLoad(file.dump());
   Encoder encoder(t);
-  for (const std::size_t nuls : {0, 1, 2, 1, 0}) {
+  for (const std::size_t nuls : {0U, 1U, 2U, 1U, 0U}) {
     const std::string text = "a" + std::string(nuls, '\0');
     EXPECT_EQ(*encoder.Encode(text), ByteIds(text));
   }

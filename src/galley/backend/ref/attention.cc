@@ -2,9 +2,9 @@
 // Queries, window rows, sparse attention with sink, and the grouped output projection (specification 2.4).
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
+#include "galley/backend/ref/attend.h"
 #include "galley/backend/ref/math.h"
 #include "galley/backend/ref/matrix.h"
 #include "galley/backend/ref/ref_backend.h"
@@ -13,82 +13,34 @@
 namespace galley::backend {
 namespace {
 
-constexpr int kListBlock = 64;  // list entries that the official kernel handles between two updates of the maximum
-
-// The rows that one query attends to, in order: the places of the window, oldest position first and unused
-// places last, then the selected entries. Unused places hold no row but keep their place, so that blocks of 64
-// fall on the same borders for every row.
-struct KeyRows {
-  std::vector<float> values;  // [places][head_dim]
-  std::vector<bool> used;     // [places]
-};
-
-void DecodeWindow(const std::uint8_t* record, std::span<float> out) {
-  DequantizeFp8(record, record + out.size(), out);
-}
-
-KeyRows GatherKeys(const AttentionArgs& args, int t) {
+ref::KeyRows GatherKeys(const AttentionArgs& args, int t) {
   const auto head_dim = static_cast<std::size_t>(args.head_dim);
   const SequenceEntry& sequence = args.step.sequence_of(t);
   const Position p = args.step.positions[t];
   const Position floor = args.decoder_floor ? sequence.decoder_floor : sequence.encoder_floor;
   const Position oldest = std::max<Position>(floor, p - args.window_size + 1);
 
-  const auto window_places =
-      static_cast<int>(std::min<Position>(args.window_size, std::max<Position>(args.window_places, p + 1)));
-  const auto places = static_cast<std::size_t>(window_places + (args.list != nullptr ? args.topk : 0));
-  KeyRows keys{std::vector<float>(places * head_dim), std::vector<bool>(places)};
+  const std::int32_t* list = args.list == nullptr ? nullptr : args.list + static_cast<std::int64_t>(t) * args.topk;
+  ref::KeyRows keys;
+  keys.window_rows = static_cast<std::size_t>(p + 1 - oldest);
+  keys.window_places =
+      static_cast<std::size_t>(std::min<Position>(args.window_size, std::max<Position>(args.window_places, p + 1)));
+  if (list != nullptr) keys.entries = static_cast<std::size_t>(std::find(list, list + args.topk, -1) - list);
+  keys.values.resize((keys.window_rows + keys.entries) * head_dim);
+  const auto row = [&](std::size_t index) { return std::span(keys.values).subspan(index * head_dim, head_dim); };
   for (Position position = oldest; position <= p; ++position) {
-    const auto place = static_cast<std::size_t>(position - oldest);
     const std::uint8_t* record =
         position >= sequence.start
             ? args.window +
                   static_cast<std::size_t>(sequence.first_row + position - sequence.start) * args.ring.row_bytes
             : reinterpret_cast<const std::uint8_t*>(args.ring.At(sequence.slot, position));
-    DecodeWindow(record, std::span(keys.values).subspan(place * head_dim, head_dim));
-    keys.used[place] = true;
+    ref::DecodeWindowRecord(record, row(static_cast<std::size_t>(position - oldest)));
   }
-  if (args.list == nullptr) return keys;
-  const std::int32_t* list = args.list + static_cast<std::int64_t>(t) * args.topk;
-  for (int i = 0; i < args.topk && list[i] >= 0; ++i) {
-    const auto place = static_cast<std::size_t>(window_places + i);
+  for (std::size_t i = 0; i < keys.entries; ++i) {
     const HistoryEntry entry = EntryAt(args.slab, args.step.blocks + sequence.block_offset, list[i]);
-    DequantizeFp4Kv(entry.latent, entry.latent_scales, std::span(keys.values).subspan(place * head_dim, head_dim));
-    keys.used[place] = true;
+    DequantizeFp4Kv(entry.latent, entry.latent_scales, row(keys.window_rows + i));
   }
   return keys;
-}
-
-// Online softmax over blocks of 64 places: probabilities are rounded to bf16 against the running maximum before they
-// meet the values; the denominator adds them unrounded, and the sink last.
-void AttendHead(const KeyRows& keys, const std::vector<float>& q, float scale, float sink, std::span<float> out) {
-  const std::size_t places = keys.used.size(), head_dim = q.size();
-  float running = -1e30f, denominator = 0;
-  std::fill(out.begin(), out.end(), 0.0f);
-  std::vector<float> p(kListBlock);
-  for (std::size_t begin = 0; begin < places; begin += kListBlock) {
-    const std::size_t end = std::min(places, begin + kListBlock);
-    float largest = running;
-    for (std::size_t i = begin; i < end; ++i) {
-      p[i - begin] = keys.used[i] ? ref::Dot(q.data(), keys.values.data() + i * head_dim, head_dim) * scale
-                                  : -std::numeric_limits<float>::infinity();
-      largest = std::max(largest, p[i - begin]);
-    }
-    const float rescale = std::exp(running - largest);
-    float sum = 0;
-    for (std::size_t i = begin; i < end; ++i) sum += p[i - begin] = std::exp(p[i - begin] - largest);
-    denominator = denominator * rescale + sum;
-    for (float& value : out) value *= rescale;
-    for (std::size_t i = begin; i < end; ++i) {
-      const float weight = RoundToBFloat16(p[i - begin]);
-      if (weight == 0.0f) continue;
-      const float* row = keys.values.data() + i * head_dim;
-      for (std::size_t d = 0; d < head_dim; ++d) out[d] += weight * row[d];
-    }
-    running = largest;
-  }
-  denominator += std::exp(sink - running);
-  for (float& value : out) value = RoundToBFloat16(value / denominator);
 }
 
 }  // namespace
@@ -105,11 +57,8 @@ void RefBackend::AttnIn(const AttnInArgs& args) {
   ref::RoundBf16(kv);
   for (std::size_t t = 0; t < static_cast<std::size_t>(rows); ++t) {
     ref::RmsNorm(std::span(qr).subspan(t * rank, rank), args.q_norm, args.eps);
-    const auto row = std::span(kv).subspan(t * head_dim, head_dim);
-    ref::RmsNorm(row, args.kv_norm, args.eps);
-    ref::Rotate(row, args.rope, args.step.positions[t]);
-    std::uint8_t* record = args.window + t * WindowRecordBytes(args.head_dim);
-    QuantizeFp8(row, record, record + head_dim);
+    ref::StoreWindowRecord(std::span(kv).subspan(t * head_dim, head_dim), args.kv_norm, args.eps, args.rope,
+                           args.step.positions[t], args.window + t * WindowRecordBytes(args.head_dim));
   }
   ref::StoreBf16(qr, args.qr);
 
@@ -128,12 +77,12 @@ void RefBackend::Attention(const AttentionArgs& args) {
   const auto heads = static_cast<std::size_t>(args.heads), head_dim = static_cast<std::size_t>(args.head_dim);
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(args.head_dim)));
   pool_.ParallelFor(args.step.rows, [&](std::int64_t t) {
-    const KeyRows keys = GatherKeys(args, static_cast<int>(t));
+    const ref::KeyRows keys = GatherKeys(args, static_cast<int>(t));
     std::vector<float> q(head_dim), out(head_dim);
     for (std::size_t head = 0; head < heads; ++head) {
       const std::size_t at = (static_cast<std::size_t>(t) * heads + head) * head_dim;
       ref::LoadBf16(args.q + at, q);
-      AttendHead(keys, q, scale, args.sink[head], out);
+      ref::AttendHead(keys, q, scale, args.sink[head], out);
       if (args.unrotated_copy != nullptr) ref::StoreBf16(out, args.unrotated_copy + at);
       ref::Rotate(out, args.rope, args.step.positions[t], -1.0f);
       ref::StoreBf16(out, args.out + at);

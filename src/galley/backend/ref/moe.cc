@@ -76,7 +76,8 @@ void RefBackend::Route(const RouteArgs& args) {
     const float* bias = image ? args.image_bias : args.bias;
     std::vector<float> biased(experts);
     for (std::size_t e = 0; e < experts; ++e) {
-      biased[e] = std::isnan(s[e]) ? -std::numeric_limits<float>::infinity() : s[e] + bias[e];
+      biased[e] = s[e] + bias[e];
+      if (std::isnan(biased[e])) biased[e] = -std::numeric_limits<float>::infinity();  // keeps the order total
     }
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {

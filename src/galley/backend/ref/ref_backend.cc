@@ -58,6 +58,10 @@ Status RefBackend::CopyToHost(void* host, const void* device, std::size_t bytes)
   return {};
 }
 
+void RefBackend::CopyOnDevice(void* to, const void* from, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+
 void RefBackend::Embed(const EmbedArgs& args) {
   const auto dim = static_cast<std::size_t>(args.dim), copies = static_cast<std::size_t>(args.copies);
   for (int t = 0; t < args.step.rows; ++t) {

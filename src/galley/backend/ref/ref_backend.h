@@ -22,6 +22,7 @@ class RefBackend final : public Backend {
   [[nodiscard]] Result<const void*> Upload(const TensorView& weight) override;
   [[nodiscard]] Status CopyToDevice(void* device, const void* host, std::size_t bytes) override;
   [[nodiscard]] Status CopyToHost(void* host, const void* device, std::size_t bytes) override;
+  void CopyOnDevice(void* to, const void* from, std::size_t bytes) override;
   [[nodiscard]] Status Synchronize() override { return {}; }
 
   void Embed(const EmbedArgs& args) override;
@@ -40,6 +41,9 @@ class RefBackend final : public Backend {
   void Route(const RouteArgs& args) override;
   void Moe(const MoeArgs& args) override;
   void Head(const HeadArgs& args) override;
+  void DraftWindow(const DraftWindowArgs& args) override;
+  void DraftAttention(const DraftAttentionArgs& args) override;
+  void DraftChain(const DraftChainArgs& args) override;
   void GatherRows(const GatherRowsArgs& args) override;
 
  private:

@@ -68,6 +68,15 @@ void ForwardStep::Observe(std::string_view name, int layer, const void* data, DT
                      view());
 }
 
+void ForwardStep::EmbedRows() {
+  m_.backend->Embed({.step = view(),
+                     .table = m_.weights.embed,
+                     .dim = m_.config.dim,
+                     .copies = m_.config.hc_mult,
+                     .h = set().h.as<BFloat16>(),
+                     .pre = set().pre_in()});
+}
+
 Status ForwardStep::StartStream(const LayerRange* range) {
   const Config& c = m_.config;
   if (range != nullptr) {
@@ -77,12 +86,7 @@ Status ForwardStep::StartStream(const LayerRange* range) {
     RETURN_IF_ERROR(m_.backend->CopyToDevice(set().h.data(), range->h.data(), range->h.size_bytes()));
     return m_.backend->CopyToDevice(set().pre_in(), range->pre.data(), range->pre.size_bytes());
   }
-  m_.backend->Embed({.step = view(),
-                     .table = m_.weights.embed,
-                     .dim = c.dim,
-                     .copies = c.hc_mult,
-                     .h = set().h.as<BFloat16>(),
-                     .pre = set().pre_in()});
+  EmbedRows();
   // Every copy holds the embedding; the observer sees all of them.
   Observe("embed", -1, set().h.data(), DType::kBF16, {c.hc_mult, c.dim});
   if (c.engram.layer_ids.empty()) return {};
@@ -107,7 +111,7 @@ void ForwardStep::RunLayer(int layer) {
   Boundary(weights.hc_attn, weights.attn_norm);
   AttentionSite(layer, history_written);
   Boundary(weights.hc_ffn, weights.ffn_norm);
-  MoeSite(layer);
+  MoeSite(layer, weights.moe, c.n_activated_experts);
   if (observer_ != nullptr) {
     ExpandPending();
     Observe("h", layer, set().h.data(), DType::kBF16, {c.hc_mult, c.dim});
@@ -158,7 +162,9 @@ void ForwardStep::CaptureMainHidden(int layer) {
                             .h = set().h.as<BFloat16>(),
                             .out = w_.main_hidden.as<BFloat16>() + static_cast<std::int64_t>(i) * c.dim,
                             .out_stride = stride});
-    if (i + 1 == targets.size()) Observe("main_hidden", -1, w_.main_hidden.data(), DType::kBF16, {stride});
+    if (i + 1 < targets.size()) continue;
+    Observe("main_hidden", -1, w_.main_hidden.data(), DType::kBF16, {stride});
+    if (m_.options.drafts) StoreDraftWindow();
   }
 }
 
@@ -228,7 +234,7 @@ void ForwardStep::SwitchToTail(int layer) {
                           .out = set().pre_in()});
 }
 
-const float* ForwardStep::Logits(const std::vector<std::int32_t>& rows) {
+void ForwardStep::Collapse() {
   const Config& c = m_.config;
   m_.backend->MhcBoundary({.rows = view().rows,
                            .dim = c.dim,
@@ -241,6 +247,11 @@ const float* ForwardStep::Logits(const std::vector<std::int32_t>& rows) {
                            .pre_in = set().pre_in(),
                            .x = w_.x.as<BFloat16>()});
   pending_ = false;
+}
+
+const float* ForwardStep::Logits(const std::vector<std::int32_t>& rows) {
+  const Config& c = m_.config;
+  Collapse();
   Observe("final", -1, w_.x.data(), DType::kBF16, {c.dim});
   m_.backend->Head({.dim = c.dim,
                     .count = static_cast<int>(rows.size()),

@@ -73,9 +73,8 @@ void ForwardStep::Attend(int layer) {
   Observe("attn_o", layer, w_.unrotated.data(), DType::kBF16, {c.n_heads, c.head_dim});
 }
 
-void ForwardStep::AttentionSite(int layer, bool history_written) {
+void ForwardStep::ProjectIn(const AttentionWeights& weights, const backend::Rope& rope) {
   const Config& c = m_.config;
-  const AttentionWeights& weights = m_.weights.layers[static_cast<std::size_t>(layer)].attention;
   m_.backend->AttnIn({.step = view(),
                       .x = w_.x.as<BFloat16>(),
                       .wq_a = weights.wq_a,
@@ -86,15 +85,15 @@ void ForwardStep::AttentionSite(int layer, bool history_written) {
                       .heads = c.n_heads,
                       .head_dim = c.head_dim,
                       .eps = static_cast<float>(c.norm_eps),
-                      .rope = m_.rope(layer),
+                      .rope = rope,
                       .qr = w_.qr.as<BFloat16>(),
                       .q = w_.q.as<BFloat16>(),
                       .window = w_.window.as<std::uint8_t>()});
-  if (c.is_kv_source(layer) && !history_written) CompressRows(layer);
-  if (c.is_index_source(layer)) SelectEntries(layer);
-  Attend(layer);
+}
+
+void ForwardStep::ProjectOut(const AttentionWeights& weights) {
   m_.backend->AttnOut({.rows = view().rows,
-                       .groups = c.o_groups,
+                       .groups = m_.config.o_groups,
                        .o = w_.o.as<BFloat16>(),
                        .wo_a = weights.wo_a,
                        .wo_b = weights.wo_b,
@@ -102,27 +101,36 @@ void ForwardStep::AttentionSite(int layer, bool history_written) {
   pending_ = true;
 }
 
-void ForwardStep::MoeSite(int layer) {
+void ForwardStep::AttentionSite(int layer, bool history_written) {
   const Config& c = m_.config;
-  const MoeWeights& weights = m_.weights.layers[static_cast<std::size_t>(layer)].moe;
+  const AttentionWeights& weights = m_.weights.layers[static_cast<std::size_t>(layer)].attention;
+  ProjectIn(weights, m_.rope(layer));
+  if (c.is_kv_source(layer) && !history_written) CompressRows(layer);
+  if (c.is_index_source(layer)) SelectEntries(layer);
+  Attend(layer);
+  ProjectOut(weights);
+}
+
+void ForwardStep::MoeSite(int layer, const MoeWeights& weights, int selected) {
+  const Config& c = m_.config;
   m_.backend->Route({.step = view(),
                      .x = w_.x.as<BFloat16>(),
                      .gate = weights.gate,
                      .bias = weights.bias,
                      .image_bias = weights.image_bias,
-                     .topk = c.n_activated_experts,
+                     .topk = selected,
                      .temperature = static_cast<float>(c.gate_temp),
                      .scale = static_cast<float>(c.route_scale),
                      .experts = w_.experts.as<std::int32_t>(),
                      .weights = w_.expert_weights.as<float>()});
-  Observe("router_idx", layer, w_.experts.data(), DType::kI32, {c.n_activated_experts});
-  Observe("router_w", layer, w_.expert_weights.data(), DType::kF32, {c.n_activated_experts});
+  Observe("router_idx", layer, w_.experts.data(), DType::kI32, {selected});
+  Observe("router_w", layer, w_.expert_weights.data(), DType::kF32, {selected});
   m_.backend->Moe({.rows = view().rows,
                    .x = w_.x.as<BFloat16>(),
                    .experts = w_.experts.as<std::int32_t>(),
                    .weights = w_.expert_weights.as<float>(),
-                   .topk = c.n_activated_experts,
-                   .expert_count = c.n_routed_experts,
+                   .topk = selected,
+                   .expert_count = static_cast<int>(weights.routed.size()),
                    .routed = weights.routed.data(),
                    .shared = weights.shared,
                    .swiglu_limit = static_cast<float>(c.swiglu_limit),

@@ -71,6 +71,9 @@ Result<std::unique_ptr<Model>> Model::Create(const Checkpoint& checkpoint, std::
   CHECK(options.rows_max >= 1 && options.sequences_max >= 1 && options.seq_len_max >= 1) << "empty model options";
   auto impl = std::make_unique<Impl>();
   impl->config = checkpoint.config();
+  if (options.drafts && impl->config.dspark.n_stages == 0) {
+    return Err(ErrorCode::kUnsupported, "this model has no draft head; run it without drafts");
+  }
   impl->options = options;
   impl->backend = &backend;
   RETURN_IF_ERROR(PlaceEngram(*impl, compressed_ids));
@@ -100,6 +103,10 @@ Status Model::ResetSlot(StateStorage& state, SlotId slot, Position start, std::s
 Result<const float*> Model::Forward(std::span<const SequenceInput> sequences, StateStorage& state, Observer* observer,
                                     const LayerRange* range) {
   return ForwardStep(*impl_, state, observer).Run(sequences, range);
+}
+
+Result<std::vector<Draft>> Model::Drafts(std::span<const DraftInput> inputs, StateStorage& state) {
+  return ForwardStep(*impl_, state, nullptr).RunDrafts(inputs);
 }
 
 }  // namespace galley::model

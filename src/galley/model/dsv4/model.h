@@ -26,9 +26,10 @@ struct SequenceInput {
   std::span<const std::uint8_t> image_rows = {};  // one per token; empty: no images
   Position history_from = 0;   // positions below are not written to history (replayed rows over shared blocks)
   Position encoder_floor = 0;  // window rows below do not exist in encoder layers
-  // Rows from here on run the decoder layers; window rows below do not exist there. 0: every row.
+  // Window rows below do not exist in decoder layers, and rows from here on run them. 0: every row.
   Position decoder_floor = 0;
-  int logit_rows = 1;  // logits of the last n rows, all of them at or above decoder_floor
+  Position decoder_from = -1;  // first row that runs the decoder layers, where that is not decoder_floor
+  int logit_rows = 1;          // logits of the last n rows, all of them at or above decoder_floor
 };
 
 // Intermediate tensors as they are made, for the goldens; `data` is a device address, [rows] x row_shape.
@@ -55,11 +56,27 @@ struct LayerRange {
   std::span<const float> pre;   // [rows][hc_mult]
 };
 
+// A request for drafts: the newest committed position, the token already chosen for the position after it, and how the
+// drafts are drawn (SampleParams::position is set by the model).
+struct DraftInput {
+  SlotId slot;
+  Position position = 0;
+  TokenId token = 0;
+  Position decoder_floor = 0;
+  backend::SampleParams sampling;
+};
+struct Draft {
+  std::vector<TokenId> tokens;     // [block_size], for positions position + 2 and on
+  std::vector<float> confidences;  // [block_size], logit of the probability that the draft is accepted
+  const float* logits = nullptr;   // [block_size][vocab_size] with the Markov bias, on the device, until the next call
+};
+
 struct ModelOptions {
   int rows_max = 256;  // rows of the largest step
   int sequences_max = 1;
   int logit_rows_max = 1;
   int window_places = 0;     // AttentionArgs::window_places; 0: the window size, as an engine needs it
+  bool drafts = false;       // keep the draft head's rings and allow Drafts
   Position seq_len_max = 0;  // positions of the longest sequence
 };
 
@@ -83,6 +100,9 @@ class Model {
   // [n][vocab_size], rows in the order of the sequences, valid until the next call. Errors: kDevice.
   [[nodiscard]] Result<const float*> Forward(std::span<const SequenceInput> sequences, StateStorage& state,
                                              Observer* observer = nullptr, const LayerRange* range = nullptr);
+
+  // Drafts for sequences whose committed rows have all been run with options().drafts. Errors: kDevice.
+  [[nodiscard]] Result<std::vector<Draft>> Drafts(std::span<const DraftInput> inputs, StateStorage& state);
 
   struct Impl;  // model_impl.h
 

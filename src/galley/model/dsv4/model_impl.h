@@ -30,6 +30,10 @@ struct Model::Impl {
   std::array<backend::Buffer, 2> frequencies;   // window-only layers, layers with history
 
   [[nodiscard]] bool compressed(int layer) const { return config.compress_ratios[static_cast<std::size_t>(layer)] > 0; }
+  // Rotation of draft stages and of layers without history.
+  [[nodiscard]] backend::Rope window_rope() const {
+    return {.frequencies = frequencies[0].as<float>(), .dims = config.rope_head_dim};
+  }
   [[nodiscard]] backend::Rope rope(int layer) const {
     return {.frequencies = frequencies[compressed(layer) ? 1 : 0].as<float>(), .dims = config.rope_head_dim};
   }
@@ -43,12 +47,16 @@ class ForwardStep {
       : m_(model), w_(model.workspace), state_(state), observer_(observer) {}
 
   [[nodiscard]] Result<const float*> Run(std::span<const SequenceInput> sequences, const LayerRange* range);
+  // draft_step.cc
+  [[nodiscard]] Result<std::vector<Draft>> RunDrafts(std::span<const DraftInput> inputs);
 
  private:
   // Copies the host arrays of one row set to the device and points its view at them.
   [[nodiscard]] Status Place(RowSet& set, const StepRows& rows);
   // The residual stream that the first layer of this run reads.
   [[nodiscard]] Status StartStream(const LayerRange* range);
+  void EmbedRows();
+  void Collapse();
   void RunLayer(int layer);
   void EngramLayer(int layer);
   void CaptureMainHidden(int layer);
@@ -59,9 +67,16 @@ class ForwardStep {
   void CompressRows(int layer);
   void SelectEntries(int layer);
   void Attend(int layer);
-  void MoeSite(int layer);
+  void ProjectIn(const AttentionWeights& weights, const backend::Rope& rope);
+  void ProjectOut(const AttentionWeights& weights);
+  // `layer` names the observations.
+  void MoeSite(int layer, const MoeWeights& weights, int selected);
   // Decoder start with rows that only the encoder runs: history of all rows, then on with the tail.
   void SwitchToTail(int layer);
+  // Draft head: rings of the step's rows; a block of rows through the stages.
+  void StoreDraftWindow();
+  void RunDraftStage(int stage);
+  [[nodiscard]] Result<std::vector<Draft>> DrawDrafts(std::span<const DraftInput> inputs);
   [[nodiscard]] const float* Logits(const std::vector<std::int32_t>& rows);
 
   [[nodiscard]] RowSet& set() { return w_.sets[static_cast<std::size_t>(current_)]; }

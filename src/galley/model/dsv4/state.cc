@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "galley/base/check.h"
 #include "galley/base/math.h"
 
@@ -22,7 +24,8 @@ StateLayout StateLayout::Make(const Config& config) {
   layout.backtrack_rows = config.dspark.n_stages > 0 ? config.dspark.block_size : 0;
   layout.window_ring_rows = config.window_size + layout.backtrack_rows;
   layout.input_ring_rows = 2 + layout.backtrack_rows;
-  layout.id_ring_rows = config.engram.max_ngram_size - 1 + layout.backtrack_rows;
+  // A row's id is stored before the earlier ones are read, so without drafts to take back it needs a place of its own.
+  layout.id_ring_rows = config.engram.max_ngram_size - 1 + std::max(1, layout.backtrack_rows);
   layout.window_record_bytes = backend::WindowRecordBytes(config.head_dim);
   layout.input_record_bytes = 2 * static_cast<std::size_t>(config.head_dim) * sizeof(float);
 
@@ -75,6 +78,20 @@ Result<StateStorage> StateStorage::Create(backend::Backend& backend, const Confi
   return storage;
 }
 
+void StateStorage::CopySlot(backend::Backend& backend, SlotId from, StateStorage& target, SlotId to) const {
+  const std::size_t bytes = layout_.slot_bytes;
+  backend.CopyOnDevice(target.slot_memory_.data() + static_cast<std::size_t>(to.value) * bytes,
+                       slot_memory_.data() + static_cast<std::size_t>(from.value) * bytes, bytes);
+}
+
+void StateStorage::CopyBlock(backend::Backend& backend, BlockId from, StateStorage& target, BlockId to) const {
+  for (std::size_t i = 0; i < slabs_.size(); ++i) {
+    const std::size_t bytes = layout_.owners[i].block_bytes;
+    backend.CopyOnDevice(target.slabs_[i].data() + static_cast<std::size_t>(to.value) * bytes,
+                         slabs_[i].data() + static_cast<std::size_t>(from.value) * bytes, bytes);
+  }
+}
+
 backend::HistorySlab StateStorage::Slab(std::size_t owner) const {
   return {.base = slabs_[owner].data(),
           .ratio = layout_.owners[owner].ratio,
@@ -82,25 +99,26 @@ backend::HistorySlab StateStorage::Slab(std::size_t owner) const {
           .index_dim = index_dim_};
 }
 
+backend::Ring StateStorage::RingAt(std::size_t offset, int rows, std::size_t row_bytes) const {
+  return {.base = slot_memory_.data() + offset, .slot_bytes = layout_.slot_bytes, .rows = rows, .row_bytes = row_bytes};
+}
+
 backend::Ring StateStorage::WindowRing(int layer) const {
-  return {.base = slot_memory_.data() + layout_.window_offset[static_cast<std::size_t>(layer)],
-          .slot_bytes = layout_.slot_bytes,
-          .rows = layout_.window_ring_rows,
-          .row_bytes = layout_.window_record_bytes};
+  return RingAt(layout_.window_offset[static_cast<std::size_t>(layer)], layout_.window_ring_rows,
+                layout_.window_record_bytes);
+}
+
+backend::Ring StateStorage::DraftRing(int stage) const {
+  return RingAt(layout_.draft_offset[static_cast<std::size_t>(stage)], layout_.window_ring_rows,
+                layout_.window_record_bytes);
 }
 
 backend::Ring StateStorage::InputRing(std::size_t owner) const {
-  return {.base = slot_memory_.data() + layout_.owners[owner].input_ring_offset,
-          .slot_bytes = layout_.slot_bytes,
-          .rows = layout_.input_ring_rows,
-          .row_bytes = layout_.input_record_bytes};
+  return RingAt(layout_.owners[owner].input_ring_offset, layout_.input_ring_rows, layout_.input_record_bytes);
 }
 
 backend::Ring StateStorage::IdRing() const {
-  return {.base = slot_memory_.data() + layout_.id_ring_offset,
-          .slot_bytes = layout_.slot_bytes,
-          .rows = layout_.id_ring_rows,
-          .row_bytes = sizeof(std::int32_t)};
+  return RingAt(layout_.id_ring_offset, layout_.id_ring_rows, sizeof(std::int32_t));
 }
 
 }  // namespace galley::model

@@ -8,6 +8,7 @@
 #include "galley/backend/backend.h"
 #include "galley/backend/memory_formats.h"
 #include "galley/base/error.h"
+#include "galley/base/strong_id.h"
 #include "galley/model/config.h"
 
 namespace galley::model {
@@ -26,7 +27,7 @@ struct StateLayout {
   int backtrack_rows = 0;    // rows that rejected drafts can take back: the draft depth
   int window_ring_rows = 0;  // window + backtrack
   int input_ring_rows = 0;   // pair + backtrack
-  int id_ring_rows = 0;      // earlier ids of the longest n-gram + backtrack
+  int id_ring_rows = 0;      // earlier ids of the longest n-gram + backtrack, at least one
   std::size_t window_record_bytes = 0;
   std::size_t input_record_bytes = 0;
   std::size_t slot_bytes = 0;
@@ -48,11 +49,18 @@ class StateStorage {
   [[nodiscard]] int slots() const { return slots_; }
   [[nodiscard]] backend::HistorySlab Slab(std::size_t owner) const;
   [[nodiscard]] backend::Ring WindowRing(int layer) const;
+  [[nodiscard]] backend::Ring DraftRing(int stage) const;
   [[nodiscard]] backend::Ring InputRing(std::size_t owner) const;
   [[nodiscard]] backend::Ring IdRing() const;
 
+  // Copies the whole state of a slot, or the history of a block, into another place of this or another storage of the
+  // same layout (fork, snapshot).
+  void CopySlot(backend::Backend& backend, SlotId from, StateStorage& target, SlotId to) const;
+  void CopyBlock(backend::Backend& backend, BlockId from, StateStorage& target, BlockId to) const;
+
  private:
   StateStorage() = default;
+  [[nodiscard]] backend::Ring RingAt(std::size_t offset, int rows, std::size_t row_bytes) const;
 
   StateLayout layout_;
   int blocks_ = 0, slots_ = 0;

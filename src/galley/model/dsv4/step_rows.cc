@@ -49,7 +49,8 @@ StepRows TailRows(std::span<const SequenceInput> sequences, const StepRows& all)
   StepRows tail;
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     backend::SequenceEntry entry = all.table[s];
-    const std::int32_t skipped = std::clamp(entry.decoder_floor - entry.start, 0, entry.rows);
+    const Position from = sequences[s].decoder_from >= 0 ? sequences[s].decoder_from : sequences[s].decoder_floor;
+    const auto skipped = static_cast<std::int32_t>(std::clamp<Position>(from - entry.start, 0, entry.rows));
     const std::int32_t first = entry.first_row + skipped;
     entry.first_row = tail.rows();
     entry.start += skipped;

@@ -127,6 +127,36 @@ EngramWeights LoadEngram(Loader& load, const std::string& prefix) {
   return w;
 }
 
+// What every block has. `layer` counts draft stages after the layers of the backbone.
+LayerWeights LoadBlock(Loader& load, const std::string& prefix, const Config& config, int layer) {
+  const int experts = layer < config.n_layers ? config.n_routed_experts : config.dspark.n_routed_experts;
+  LayerWeights block;
+  block.hc_attn = LoadMhc(load, prefix + "hc_attn");
+  block.hc_ffn = LoadMhc(load, prefix + "hc_ffn");
+  block.attn_norm = load.Array<BFloat16>(prefix + "attn_norm.weight");
+  block.ffn_norm = load.Array<BFloat16>(prefix + "ffn_norm.weight");
+  block.attention = LoadAttention(load, prefix + "attn.", config, layer);
+  block.moe = LoadMoe(load, prefix + "ffn.", experts, config.vision.n_layers > 0);
+  return block;
+}
+
+DraftWeights LoadDraft(Loader& load, const Config& config) {
+  DraftWeights draft;
+  const int stages = config.dspark.n_stages;
+  if (stages == 0) return draft;
+  for (int s = 0; s < stages; ++s) {
+    draft.stages.push_back(LoadBlock(load, fmt::format("mtp.{}.", s), config, config.n_layers + s));
+  }
+  const std::string last = fmt::format("mtp.{}.", stages - 1);
+  draft.main_proj = load.Matrix("mtp.0.main_proj");
+  draft.main_norm = load.Array<BFloat16>("mtp.0.main_norm.weight");
+  draft.norm = load.Array<BFloat16>(last + "norm.weight");
+  draft.markov_embed = load.Matrix(last + "markov_head.embed");
+  draft.markov_head = load.Matrix(last + "markov_head.head");
+  draft.confidence = load.Matrix(last + "confidence_head.proj");
+  return draft;
+}
+
 }  // namespace
 
 Result<Weights> Weights::Load(const Checkpoint& checkpoint, backend::Backend& backend) {
@@ -137,17 +167,11 @@ Result<Weights> Weights::Load(const Checkpoint& checkpoint, backend::Backend& ba
   weights.norm = load.Array<BFloat16>("norm.weight");
   weights.head = load.Matrix("head");
   for (int i = 0; i < config.n_layers; ++i) {
-    const std::string prefix = fmt::format("layers.{}.", i);
-    LayerWeights layer;
-    layer.hc_attn = LoadMhc(load, prefix + "hc_attn");
-    layer.hc_ffn = LoadMhc(load, prefix + "hc_ffn");
-    layer.attn_norm = load.Array<BFloat16>(prefix + "attn_norm.weight");
-    layer.ffn_norm = load.Array<BFloat16>(prefix + "ffn_norm.weight");
-    layer.attention = LoadAttention(load, prefix + "attn.", config, i);
-    layer.moe = LoadMoe(load, prefix + "ffn.", config.n_routed_experts, config.vision.n_layers > 0);
-    if (config.engram_index(i) >= 0) layer.engram = LoadEngram(load, prefix + "engram.");
+    LayerWeights layer = LoadBlock(load, fmt::format("layers.{}.", i), config, i);
+    if (config.engram_index(i) >= 0) layer.engram = LoadEngram(load, fmt::format("layers.{}.engram.", i));
     weights.layers.push_back(std::move(layer));
   }
+  weights.draft = LoadDraft(load, config);
   if (load.error()) return Err(*load.error());
   return weights;
 }

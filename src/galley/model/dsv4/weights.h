@@ -62,11 +62,20 @@ struct LayerWeights {
   EngramWeights engram;  // of Engram layers only
 };
 
+struct DraftWeights {
+  std::vector<LayerWeights> stages;
+  backend::Weight main_proj;
+  const BFloat16* main_norm = nullptr;
+  const BFloat16* norm = nullptr;
+  backend::Weight markov_embed, markov_head, confidence;
+};
+
 struct Weights {
   const BFloat16* embed = nullptr;
   const BFloat16* norm = nullptr;
   backend::Weight head;
   std::vector<LayerWeights> layers;
+  DraftWeights draft;  // without stages when the checkpoint has no draft head
 
   // Errors: those of Backend::Upload. The checkpoint has been checked against its config, so every name is there.
   [[nodiscard]] static Result<Weights> Load(const Checkpoint& checkpoint, backend::Backend& backend);

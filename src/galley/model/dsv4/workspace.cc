@@ -16,12 +16,17 @@ struct Request {
 Result<Workspace> Workspace::Create(backend::Backend& backend, const Config& config, const ModelOptions& options,
                                     std::size_t blocks_max) {
   constexpr std::size_t kF = sizeof(float), kB = sizeof(BFloat16), kI = sizeof(std::int32_t);
-  const auto rows = static_cast<std::size_t>(options.rows_max), dim = static_cast<std::size_t>(config.dim);
+  const auto draft_rows = options.drafts ? static_cast<std::size_t>(options.sequences_max) *
+                                               static_cast<std::size_t>(config.dspark.block_size)
+                                         : 0;
+  const auto rows = std::max(static_cast<std::size_t>(options.rows_max), draft_rows),
+             dim = static_cast<std::size_t>(config.dim);
   const auto copies = static_cast<std::size_t>(config.hc_mult);
   const std::size_t heads = static_cast<std::size_t>(config.n_heads) * static_cast<std::size_t>(config.head_dim);
   const auto index_heads = static_cast<std::size_t>(config.index_n_heads);
   const auto columns = static_cast<std::size_t>(config.engram.columns());
-  const auto selected = static_cast<std::size_t>(config.n_activated_experts);
+  const auto selected =
+      static_cast<std::size_t>(std::max(config.n_activated_experts, config.dspark.n_activated_experts));
 
   Workspace w;
   std::vector<Request> requests = {
@@ -45,6 +50,9 @@ Result<Workspace> Workspace::Create(backend::Backend& backend, const Config& con
       {&w.engram_values, rows * columns * static_cast<std::size_t>(config.engram.head_dim) * kB},
       {&w.engram_kv, columns == 0 ? 0 : rows * (copies + 1) * dim * kB},
       {&w.main_hidden, rows * config.dspark.target_layer_ids.size() * dim * kB},
+      {&w.draft_logits, draft_rows * static_cast<std::size_t>(config.vocab_size) * kF},
+      {&w.draft_tokens, draft_rows * kI},
+      {&w.draft_confidences, draft_rows * kF},
       {&w.logits, static_cast<std::size_t>(options.logit_rows_max) * static_cast<std::size_t>(config.vocab_size) * kF},
   };
   for (RowSet& set : w.sets) {

@@ -34,13 +34,15 @@ struct Workspace {
   backend::Buffer unrotated;   // as o; only with an observer
   backend::Buffer window;      // [T] records
   backend::Buffer list, candidates;
-  backend::Buffer index_query, index_weight;  // only with an observer
-  backend::Buffer experts, expert_weights;    // [T][top-k]
-  backend::Buffer engram_rows;                // [layers][T][columns] i32
-  backend::Buffer engram_values;              // [T][columns * head_dim] bf16
-  backend::Buffer engram_kv;                  // [T][C + 1][D] bf16
-  backend::Buffer main_hidden;                // [T][targets * D] bf16
-  backend::Buffer logits;                     // [n][V] f32
+  backend::Buffer index_query, index_weight;        // only with an observer
+  backend::Buffer experts, expert_weights;          // [T][top-k]
+  backend::Buffer engram_rows;                      // [layers][T][columns] i32
+  backend::Buffer engram_values;                    // [T][columns * head_dim] bf16
+  backend::Buffer engram_kv;                        // [T][C + 1][D] bf16
+  backend::Buffer main_hidden;                      // [T][targets * D] bf16
+  backend::Buffer logits;                           // [n][V] f32
+  backend::Buffer draft_logits;                     // [S * block][V] f32; these three only with drafts
+  backend::Buffer draft_tokens, draft_confidences;  // [S * block]
 
   // `blocks_max`: block ids of all sequences of a step together.
   [[nodiscard]] static Result<Workspace> Create(backend::Backend& backend, const Config& config,

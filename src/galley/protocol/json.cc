@@ -146,8 +146,8 @@ bool Reader::Read(od::value& value, Json& out, int depth) {
     out = Json(flag);
     return true;
   }
-  // is_null() of this simdjson release cannot report a broken literal, so the token is compared and then consumed.
-  if (token != "null" || !value.is_null()) return Fail("not a JSON value");
+  bool null = false;
+  if (token != "null" || value.is_null().get(null) != simdjson::SUCCESS || !null) return Fail("not a JSON value");
   out = Json();
   return true;
 }

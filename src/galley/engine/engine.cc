@@ -100,11 +100,16 @@ Result<std::vector<EngineResult>> Engine::Generate(std::vector<EngineRequest> re
       if (const auto* started = std::get_if<StartedEvent>(&event)) {
         result.start = *started;
       } else if (const auto* token = std::get_if<TokenEvent>(&event)) {
-        result.branches[static_cast<std::size_t>(token->branch)].tokens.push_back(token->token);
+        BranchResult& branch = result.branches[static_cast<std::size_t>(token->branch)];
+        branch.tokens.push_back(token->token);
+        branch.text += token->text;
       } else if (const auto* finished = std::get_if<FinishedEvent>(&event)) {
         BranchResult& branch = result.branches[static_cast<std::size_t>(finished->branch)];
         branch.reason = finished->reason;
         branch.error = finished->error;
+        branch.text += finished->text;
+        branch.stop_string = finished->stop_string;
+        branch.stop_id = finished->stop_id;
         if (!finished->request_done) return;
         std::lock_guard lock(mutex);
         --open;
@@ -113,7 +118,10 @@ Result<std::vector<EngineResult>> Engine::Generate(std::vector<EngineRequest> re
     };
     const Result<RequestId> id = Submit(std::move(requests[i]), sink);
     if (!id) {
-      for (BranchResult& branch : result.branches) branch = {{}, sched::FinishReason::kError, id.error()};
+      for (BranchResult& branch : result.branches) {
+        branch.reason = sched::FinishReason::kError;
+        branch.error = id.error();
+      }
       std::lock_guard lock(mutex);
       --open;
     }

@@ -12,6 +12,8 @@
 #include <thread>
 #include <unordered_map>
 
+#include "galley/engine/banned_words.h"
+#include "galley/engine/branch_text.h"
 #include "galley/engine/engine.h"
 #include "galley/engine/executor.h"
 
@@ -23,13 +25,23 @@ struct Arrival {
   EventSink sink;
 };
 
+// One branch of a request that has not ended. Tokens were drawn but not yet reported: the scheduler decides which of
+// them count.
+struct LiveBranch {
+  LiveBranch(const text::Tokenizer& tokenizer, std::shared_ptr<const DrawContext> context)
+      : text(tokenizer, std::move(context)) {}
+
+  BranchText text;
+  std::deque<TokenEvent> drawn;
+  std::optional<Error> failed;  // a draw failed
+  bool finished = false;        // its terminal event is out
+};
+
 // A request that has not ended, as the engine's thread keeps it.
 struct Live {
   std::shared_ptr<const DrawContext> context;
   EventSink sink;
-  // Tokens drawn but not yet reported, by branch: the scheduler decides which of them count.
-  std::map<int, std::deque<Result<GeneratedToken>>> drawn;
-  std::map<int, Error> failed;  // branches whose draw failed
+  std::vector<LiveBranch> branches;  // [n]
 };
 
 struct Engine::Impl {
@@ -47,6 +59,9 @@ struct Engine::Impl {
   std::int64_t next_id = 0;
   std::int64_t open_requests = 0;
   EngineStats stats;
+  // Made by the first request that bans words.
+  std::once_flag sort_tokens;
+  std::unique_ptr<const TokensByBytes> tokens_by_bytes;
 
   // --- The engine's thread only ---
   LoadedModel loaded;
@@ -62,12 +77,19 @@ struct Engine::Impl {
         .count();
   }
 
+  // engine_submit.cc: what the draws and the text need, taken out of the request.
+  [[nodiscard]] Result<std::shared_ptr<const DrawContext>> MakeContext(EngineRequest& request);
+
+  // engine_loop.cc
   void Loop();
   void TakeEvents();
   void TakeOutcome(StepOutcome outcome);
+  // Text of the tokens of one draw; cuts the draw where a stop string ends.
+  void TakeDraw(const sched::Sequence& sequence, sched::DrawResult& draw, std::span<Result<GeneratedToken>> tokens);
   [[nodiscard]] StepJob MakeJob(const sched::StepPlan& plan) const;
   void Report();
   void ReportFinished(const sched::Finished& event);
+  static void FinishBranch(Live& request, const sched::Finished& event);
   void UpdateStats();
 };
 

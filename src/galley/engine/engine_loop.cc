@@ -19,7 +19,9 @@ void Engine::Impl::TakeEvents() {
     end_all = stopping;
   }
   for (Arrival& arrival : arrived) {
-    live.emplace(arrival.request.id, Live{std::move(arrival.context), std::move(arrival.sink), {}, {}});
+    std::vector<LiveBranch> branches;
+    for (int j = 0; j < arrival.request.n; ++j) branches.emplace_back(loaded.tokenizer(), arrival.context);
+    live.emplace(arrival.request.id, Live{std::move(arrival.context), std::move(arrival.sink), std::move(branches)});
     scheduler->Arrive(std::move(arrival.request), Now());
   }
   for (const RequestId id : cancelled) scheduler->Cancel(id);
@@ -60,27 +62,70 @@ void Engine::Impl::TakeOutcome(StepOutcome outcome) {
     scheduler->Fail(outcome.step, outcome.status.error());
     return;
   }
-  for (std::size_t i = 0; i < plan.draws.size(); ++i) {
-    const sched::Sequence* sequence = scheduler->Find(plan.draws[i]);
+  for (sched::DrawResult& draw : outcome.done.draws) {
+    const sched::Sequence* sequence = scheduler->Find(draw.sequence);
     if (sequence == nullptr) continue;  // ended while the step ran; the scheduler drops the draw as well
-    const auto found = live.find(sequence->owner->request.id);
-    if (found == live.end()) continue;
-    if (!outcome.tokens[i]) found->second.failed[sequence->branch] = outcome.tokens[i].error();
-    found->second.drawn[sequence->branch].push_back(std::move(outcome.tokens[i]));
+    TakeDraw(
+        *sequence, draw,
+        std::span(outcome.tokens).subspan(static_cast<std::size_t>(draw.first), static_cast<std::size_t>(draw.count)));
   }
   scheduler->Advance(outcome.done);
+}
+
+void Engine::Impl::TakeDraw(const sched::Sequence& sequence, sched::DrawResult& draw,
+                            std::span<Result<GeneratedToken>> tokens) {
+  const auto found = live.find(sequence.owner->request.id);
+  if (found == live.end()) return;
+  LiveBranch& branch = found->second.branches[static_cast<std::size_t>(sequence.branch)];
+  // The scheduler takes no more than max_tokens allows.
+  const auto room = static_cast<std::size_t>(sequence.limit - sequence.length());
+  for (std::size_t i = 0; i < std::min(tokens.size(), room); ++i) {
+    if (!tokens[i]) {
+      branch.failed = tokens[i].error();
+      draw.count = static_cast<int>(i) + 1;
+      draw.stop = true;
+      return;
+    }
+    std::string text = branch.text.Append(tokens[i]->id);
+    branch.drawn.push_back({.branch = sequence.branch, .token = std::move(*tokens[i]), .text = std::move(text)});
+    if (!branch.text.stop_string()) continue;
+    // What was drawn behind it, in this step and in those under way, is dropped.
+    draw.count = static_cast<int>(i) + 1;
+    draw.stop = true;
+    return;
+  }
+}
+
+void Engine::Impl::FinishBranch(Live& request, const sched::Finished& event) {
+  LiveBranch& branch = request.branches[static_cast<std::size_t>(event.branch)];
+  FinishedEvent out{.branch = event.branch, .reason = event.reason, .request_done = event.request_done};
+  out.error = event.error;
+  if (branch.failed) {
+    out.reason = sched::FinishReason::kError;
+    out.error = *branch.failed;
+  }
+  out.text = branch.text.Finish();
+  if (out.reason == sched::FinishReason::kStop) {
+    out.stop_string = branch.text.stop_string();
+    out.stop_id = branch.text.stop_id();
+  }
+  branch.finished = true;
+  request.sink(out);
 }
 
 void Engine::Impl::ReportFinished(const sched::Finished& event) {
   const auto found = live.find(event.request);
   if (found == live.end()) return;
-  FinishedEvent out{
-      .branch = event.branch, .reason = event.reason, .request_done = event.request_done, .error = event.error};
-  if (const auto failed = found->second.failed.find(event.branch); failed != found->second.failed.end()) {
-    out.reason = sched::FinishReason::kError;
-    out.error = failed->second;
+  if (event.request_done) {
+    // A request that ends before its prompt is done has one sequence; its other branches end with it.
+    sched::Finished other = event;
+    other.request_done = false;
+    for (std::size_t j = 0; j < found->second.branches.size(); ++j) {
+      other.branch = static_cast<int>(j);
+      if (other.branch != event.branch && !found->second.branches[j].finished) FinishBranch(found->second, other);
+    }
   }
-  found->second.sink(out);
+  FinishBranch(found->second, event);
   if (!event.request_done) return;
   live.erase(found);
   std::lock_guard lock(mutex);
@@ -103,12 +148,11 @@ void Engine::Impl::Report() {
   for (const sched::Tokens& event : batch.tokens) {
     const auto found = live.find(event.request);
     if (found == live.end()) continue;
-    auto& drawn = found->second.drawn[event.branch];
-    for (int i = 0; i < event.count; ++i) {
-      CHECK(!drawn.empty()) << "the scheduler reports a token that was not drawn";
-      Result<GeneratedToken> token = std::move(drawn.front());
+    std::deque<TokenEvent>& drawn = found->second.branches[static_cast<std::size_t>(event.branch)].drawn;
+    // A draw that failed counts as a token for the scheduler and is none.
+    for (int i = 0; i < event.count && !drawn.empty(); ++i) {
+      found->second.sink(drawn.front());
       drawn.pop_front();
-      if (token) found->second.sink(TokenEvent{.branch = event.branch, .token = std::move(*token)});
     }
   }
   for (const sched::Finished& event : batch.finished) ReportFinished(event);

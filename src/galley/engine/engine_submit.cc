@@ -11,6 +11,7 @@ namespace galley::engine {
 namespace {
 
 constexpr int kBranchesMax = 128;
+constexpr std::int64_t kStopIdsMax = 1024;
 
 Status CheckRequest(const EngineRequest& request, const model::Config& config, std::int64_t max_seq_len) {
   const auto check = [](std::string_view field, std::int64_t value, std::int64_t low, std::int64_t high) -> Status {
@@ -26,6 +27,7 @@ Status CheckRequest(const EngineRequest& request, const model::Config& config, s
   RETURN_IF_ERROR(check("min_tokens", request.min_tokens, 0, request.max_tokens));
   RETURN_IF_ERROR(check("n", request.n, 1, kBranchesMax));
   RETURN_IF_ERROR(CheckPromptIds(request.prompt_ids, config, "prompt_ids"));
+  RETURN_IF_ERROR(check("stop_ids", static_cast<std::int64_t>(request.stop_ids.size()), 0, kStopIdsMax));
   RETURN_IF_ERROR(CheckVocabulary(request.stop_ids, config, "stop_ids"));
   if (!(request.deadline_s >= 0 && request.deadline_s < 1e9)) {
     return Err(ErrorCode::kInvalidArgument, fmt::format("{} is outside [0, 1e9)", request.deadline_s), "deadline_s");
@@ -37,6 +39,25 @@ Status CheckRequest(const EngineRequest& request, const model::Config& config, s
 
 std::uint64_t BranchSeed(std::uint64_t seed, int branch) {
   return branch == 0 ? seed : MixBits(seed + MixBits(static_cast<std::uint64_t>(branch)));
+}
+
+Result<std::shared_ptr<const DrawContext>> Engine::Impl::MakeContext(EngineRequest& request) {
+  auto context = std::make_shared<DrawContext>();
+  ASSIGN_OR_RETURN(context->stops, StopSet::Create(request.stop_strings, "stop_strings"));
+  if (!request.banned_words.empty()) {
+    std::call_once(sort_tokens, [this] {
+      tokens_by_bytes = std::make_unique<const TokensByBytes>(loaded.tokenizer(), loaded.config().vocab_size);
+    });
+    ASSIGN_OR_RETURN(context->banned_words, BannedWords::Create(request.banned_words, *tokens_by_bytes));
+  }
+  context->stops_after = request.stop_strings_after;
+  context->prompt = std::move(request.prompt_ids);
+  context->sampling = request.sampling;
+  context->rules = std::move(request.rules);
+  context->min_tokens = request.min_tokens;
+  context->stop_ids = std::move(request.stop_ids);
+  context->constraint = std::move(request.constraint);
+  return context;
 }
 
 Result<RequestId> Engine::Submit(EngineRequest request, EventSink sink) {
@@ -61,11 +82,7 @@ Result<RequestId> Engine::Submit(EngineRequest request, EventSink sink) {
   if (request.deadline_s > 0) {
     arrival.request.deadline_us = Impl::Now() + static_cast<sched::TimeUs>(request.deadline_s * 1e6);
   }
-  arrival.context = std::make_shared<const DrawContext>(DrawContext{.prompt = std::move(request.prompt_ids),
-                                                                    .sampling = request.sampling,
-                                                                    .rules = std::move(request.rules),
-                                                                    .min_tokens = request.min_tokens,
-                                                                    .stop_ids = std::move(request.stop_ids)});
+  ASSIGN_OR_RETURN(arrival.context, impl_->MakeContext(request));
   arrival.sink = std::move(sink);
   RequestId id;
   {

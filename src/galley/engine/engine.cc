@@ -99,6 +99,8 @@ Result<std::vector<EngineResult>> Engine::Generate(std::vector<EngineRequest> re
     const auto sink = [&result, &mutex, &done, &open](const EngineEvent& event) {
       if (const auto* started = std::get_if<StartedEvent>(&event)) {
         result.start = *started;
+      } else if (const auto* prompt = std::get_if<PromptEvent>(&event)) {
+        result.prompt_logprobs.insert(result.prompt_logprobs.end(), prompt->tokens.begin(), prompt->tokens.end());
       } else if (const auto* token = std::get_if<TokenEvent>(&event)) {
         BranchResult& branch = result.branches[static_cast<std::size_t>(token->branch)];
         branch.tokens.push_back(token->token);

@@ -60,6 +60,9 @@ struct EngineRequest {
   std::optional<TokenId> stop_strings_after = {};  // searched for only behind this token: behind the reasoning, say
   std::vector<std::string> banned_words = {};      // strings that the output never holds
   std::shared_ptr<const TokenConstraint> constraint = {};  // in its start state; see constraint.h
+  // -1: none; else log-probabilities of the prompt's tokens, each given those before it, and of this many alternatives,
+  // up to 20. Every prompt row then runs all layers and no prefix is looked up.
+  int prompt_logprobs = -1;
   int n = 1;  // branches that share the prompt; branch j draws with BranchSeed(seed, j)
   int priority = 0;
   double deadline_s = 0;  // from now; 0: none
@@ -75,6 +78,12 @@ struct StartedEvent {
   std::int64_t cached_tokens = 0;    // prompt tokens whose history was found
   std::int64_t replayed_tokens = 0;  // of those, run again to rebuild state
   std::string hit_limit;             // why no more were found
+};
+// Log-probabilities of prompt tokens, in order and each once, before the first token that is drawn; in as many events
+// as the prompt had chunks.
+struct PromptEvent {
+  Position first = 1;  // of tokens[0]; position 0 has nothing before it and so no probability
+  std::vector<GeneratedToken> tokens = {};
 };
 // The texts of a branch's events joined are its output: valid UTF-8, without stop ids, up to the stop string. What may
 // still become part of one, or is half a character, is held back until later events.
@@ -92,7 +101,7 @@ struct FinishedEvent {
   std::optional<std::size_t> stop_string = {};  // index of the one that ended the branch
   std::optional<TokenId> stop_id = {};          // or the id
 };
-using EngineEvent = std::variant<StartedEvent, TokenEvent, FinishedEvent>;
+using EngineEvent = std::variant<StartedEvent, PromptEvent, TokenEvent, FinishedEvent>;
 
 // Runs on the engine's thread; must not block and must not call the engine other than Submit and Cancel.
 using EventSink = std::function<void(const EngineEvent&)>;
@@ -107,6 +116,7 @@ struct BranchResult {
 };
 struct EngineResult {
   StartedEvent start;
+  std::vector<GeneratedToken> prompt_logprobs;  // of positions 1, 2 and on
   std::vector<BranchResult> branches;
 };
 

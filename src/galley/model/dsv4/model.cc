@@ -105,6 +105,10 @@ Result<const float*> Model::Forward(std::span<const SequenceInput> sequences, St
   return ForwardStep(*impl_, state, observer).Run(sequences, range);
 }
 
+Result<const float*> Model::RowLogits(int sequence, int first, int count, StateStorage& state) {
+  return ForwardStep(*impl_, state, nullptr).RowLogits(sequence, first, count);
+}
+
 Result<std::vector<Draft>> Model::Drafts(std::span<const DraftInput> inputs, StateStorage& state) {
   return ForwardStep(*impl_, state, nullptr).RunDrafts(inputs);
 }

@@ -101,6 +101,11 @@ class Model {
   [[nodiscard]] Result<const float*> Forward(std::span<const SequenceInput> sequences, StateStorage& state,
                                              Observer* observer = nullptr, const LayerRange* range = nullptr);
 
+  // Logits of further rows of the last step: of the rows of sequence number `sequence` that ran the decoder layers,
+  // those with index [first, first + count), at most options().logit_rows_max of them. Takes the memory of the logits
+  // returned before. Errors: kDevice.
+  [[nodiscard]] Result<const float*> RowLogits(int sequence, int first, int count, StateStorage& state);
+
   // Drafts for sequences whose committed rows have all been run with options().drafts. Errors: kDevice.
   [[nodiscard]] Result<std::vector<Draft>> Drafts(std::span<const DraftInput> inputs, StateStorage& state);
 

@@ -18,6 +18,7 @@
 #include "galley/base/strong_id.h"
 #include "galley/engine/constraint.h"
 #include "galley/engine/generator.h"
+#include "galley/engine/memory_plan.h"
 #include "galley/kv/replay.h"
 #include "galley/sched/scheduler.h"
 
@@ -36,8 +37,13 @@ struct EngineOptions {
   int decoder_keep = 0;        // decoder truncation: prompt rows that run the decoder layers; 0: all
   double itl_target_s = 0.05;  // predicted step time that prefill chunks are cut to while sequences decode
   int queue_max = 4096;
-  bool synchronous = false;  // plan a step only when the one before has ended; same tokens, for debugging
+  std::int64_t memory_limit = 0;  // bytes that the memory plan may take; 0: what the process may use
+  bool synchronous = false;       // plan a step only when the one before has ended; same tokens, for debugging
 };
+
+// The memory plan of an engine with these options, without loading anything; model_dir is not read. Errors:
+// kInvalidArgument naming an option.
+[[nodiscard]] Result<MemoryPlan> PlanMemory(const EngineOptions& options, const model::Config& config);
 
 // Changes to the logits before a draw, in this order: ids that must not come, bias, repetition, frequency and presence.
 struct LogitRules {
@@ -129,7 +135,7 @@ struct EngineStats {
 
 class Engine {
  public:
-  // Errors: those of LoadedModel::Load; kInvalidArgument naming an option.
+  // Errors: those of LoadedModel::Load, among them a memory plan that does not fit; kInvalidArgument naming an option.
   [[nodiscard]] static Result<std::unique_ptr<Engine>> Create(const EngineOptions& options);
   // Ends what is running with kCancelled.
   ~Engine();
@@ -138,6 +144,9 @@ class Engine {
 
   [[nodiscard]] const model::Config& config() const;
   [[nodiscard]] const text::Tokenizer& tokenizer() const;
+  // What was taken at start; nothing is added while the engine runs.
+  [[nodiscard]] const MemoryPlan& memory_plan() const;
+  [[nodiscard]] std::int64_t memory_limit() const;
 
   // Errors, without any event: kInvalidArgument naming field, value and limit; kUnavailable after Drain or Stop. What
   // is refused later (queue full, never fits) comes as a FinishedEvent with kError.

@@ -92,7 +92,7 @@ class Help(unittest.TestCase):
         page = run("--help")
         self.assertEqual(page.returncode, 0)
         self.assertLessEqual(len(page.stdout.splitlines()), 24)
-        for command in ["generate", "chat", "tokenize", "inspect", "dump", "options", "version"]:
+        for command in ["generate", "chat", "tokenize", "inspect", "plan", "dump", "options", "version"]:
             self.assertIn(f"  {command} ", page.stdout)
             self.assertIn(f"Usage: galley {command}", run(command, "--help").stdout)
 
@@ -543,6 +543,19 @@ class Tools(unittest.TestCase):
         self.assertTrue(report)
         missing = run("inspect", "/nonexistent")
         self.assertEqual(missing.returncode, EXIT["not_found"])
+
+    def test_plan(self):
+        outcome = run("plan", "--max-seqs", 4, "--max-tokens", 1000)
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        self.assertIn("history of 4096 tokens", outcome.stdout)  # 8 blocks of 128 for each of 4
+        refused = run("plan", "--json", "--memory-limit", "1MiB")
+        self.assertEqual(refused.returncode, EXIT["resource_exhausted"])
+        self.assertFalse(json.loads(refused.stdout)["fits"])
+        self.assertIn("1.00 MiB may be used", refused.stderr)
+        # The configuration alone is enough.
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(NANO / "config.json", folder)
+            self.assertEqual(run("plan", "--model", folder).returncode, 0)
 
     def test_dump_and_compare(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -91,7 +91,7 @@ const MemoryPlan& Engine::memory_plan() const {
   return impl_->loaded.memory_plan();
 }
 std::int64_t Engine::memory_limit() const {
-  return MemoryLimit(LoadOptionsFor(impl_->options));
+  return MemoryLimit(impl_->options.memory_limit);
 }
 
 EngineStats Engine::stats() const {

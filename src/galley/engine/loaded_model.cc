@@ -7,7 +7,6 @@
 
 #include "galley/backend/ref/ref_backend.h"
 #include "galley/base/math.h"
-#include "galley/base/memory.h"
 #include "galley/base/thread_pool.h"
 #include "galley/text/compressed_ids.h"
 
@@ -80,11 +79,6 @@ Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) 
   return sizing;
 }
 
-std::int64_t MemoryLimit(const LoadOptions& options) {
-  if (options.memory_limit > 0) return options.memory_limit;
-  return static_cast<std::int64_t>(std::min<std::uint64_t>(UsableMemoryBytes(), INT64_MAX));
-}
-
 Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   RETURN_IF_ERROR(CheckRange("threads", options.threads, 0, kThreadsMax));
   LoadedModel loaded;
@@ -95,7 +89,7 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   ASSIGN_OR_RETURN(const Sizing sizing, SizeFor(options, config));
   loaded.max_seq_len_ = sizing.max_seq_len;
   ASSIGN_OR_RETURN(loaded.memory_plan_, PlanMemory(config, sizing.memory));
-  RETURN_IF_ERROR(loaded.memory_plan_.Fits(MemoryLimit(options)));
+  RETURN_IF_ERROR(loaded.memory_plan_.Fits(MemoryLimit(options.memory_limit)));
 
   ASSIGN_OR_RETURN(text::Tokenizer tokenizer, text::Tokenizer::Load(options.model_dir / "tokenizer.json"));
   loaded.tokenizer_ = std::make_unique<text::Tokenizer>(std::move(tokenizer));

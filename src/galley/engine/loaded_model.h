@@ -40,8 +40,6 @@ struct Sizing {
 };
 // Pure. Errors: kInvalidArgument naming option, value and limit.
 [[nodiscard]] Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config);
-// LoadOptions::memory_limit, or what the process may use.
-[[nodiscard]] std::int64_t MemoryLimit(const LoadOptions& options);
 
 struct EngineOptions;
 [[nodiscard]] LoadOptions LoadOptionsFor(const EngineOptions& options);

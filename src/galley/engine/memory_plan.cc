@@ -9,6 +9,7 @@
 #include <map>
 
 #include "galley/backend/memory_formats.h"
+#include "galley/base/memory.h"
 #include "galley/io/json_writer.h"
 #include "galley/model/dsv4/state.h"
 #include "galley/model/tensor_list.h"
@@ -127,6 +128,11 @@ Result<MemoryPlan> PlanMemory(const model::Config& config, const MemoryOptions& 
   if (options.snapshots > 0)
     plan.items.push_back({MemoryKind::kSnapshots, "snapshots", options.snapshots, slot + block});
   return plan;
+}
+
+std::int64_t MemoryLimit(std::int64_t asked) {
+  if (asked > 0) return asked;
+  return static_cast<std::int64_t>(std::min<std::uint64_t>(UsableMemoryBytes(), INT64_MAX));
 }
 
 std::string ToText(const MemoryPlan& plan, std::int64_t limit) {

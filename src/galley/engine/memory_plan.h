@@ -52,6 +52,9 @@ struct MemoryPlan {
 // Errors: those of Model::PlanMemory.
 [[nodiscard]] Result<MemoryPlan> PlanMemory(const model::Config& config, const MemoryOptions& options);
 
+// `asked` bytes, or with 0 what the process may use.
+[[nodiscard]] std::int64_t MemoryLimit(std::int64_t asked);
+
 // A table for people, with the limit it is compared to; and one JSON object.
 [[nodiscard]] std::string ToText(const MemoryPlan& plan, std::int64_t limit);
 [[nodiscard]] std::string ToJson(const MemoryPlan& plan, std::int64_t limit);

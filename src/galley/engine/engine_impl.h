@@ -19,6 +19,8 @@
 
 namespace galley::engine {
 
+inline constexpr int kBranchesMax = 128;  // n of one request
+
 struct Arrival {
   sched::Request request;
   std::shared_ptr<const DrawContext> context;
@@ -51,11 +53,12 @@ struct Engine::Impl {
   // --- Shared between threads, guarded by mutex ---
   mutable std::mutex mutex;
   std::condition_variable wake;  // of the engine's thread
-  std::condition_variable drained;
+  std::condition_variable request_ended;
   std::deque<Arrival> arrivals;
   std::deque<RequestId> cancellations;
   bool outcome_ready = false;
   bool closed = false;  // takes no more requests
+  bool cancel_all = false;
   bool stopping = false;
   std::int64_t next_id = 0;
   std::int64_t open_requests = 0;
@@ -77,6 +80,9 @@ struct Engine::Impl {
     return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
   }
+
+  // Whether one more request may come: those that run, one sequence each, and those that wait. Requires the mutex.
+  [[nodiscard]] bool HasRoom() const { return open_requests < std::int64_t{options.queue_max} + options.max_seqs; }
 
   // engine_submit.cc: what the draws and the text need, taken out of the request.
   [[nodiscard]] Result<std::shared_ptr<const DrawContext>> MakeContext(EngineRequest& request);

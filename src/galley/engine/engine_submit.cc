@@ -10,7 +10,6 @@
 namespace galley::engine {
 namespace {
 
-constexpr int kBranchesMax = 128;
 constexpr std::int64_t kStopIdsMax = 1024;
 
 Status CheckRequest(const EngineRequest& request, const model::Config& config, std::int64_t max_seq_len) {
@@ -91,6 +90,12 @@ Result<RequestId> Engine::Submit(EngineRequest request, EventSink sink) {
   {
     std::lock_guard lock(impl_->mutex);
     if (impl_->closed) return Err(ErrorCode::kUnavailable, "the engine takes no more requests; it is shutting down");
+    if (!impl_->HasRoom()) {
+      return Err(ErrorCode::kResourceExhausted,
+                 fmt::format("{} requests run or wait, as many as may; at most {} wait. Try again later",
+                             impl_->open_requests, impl_->options.queue_max),
+                 "queue");
+    }
     id = RequestId(impl_->next_id++);
     ++impl_->open_requests;
     arrival.request.id = id;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -31,6 +32,8 @@ struct LoadOptions {
   std::int64_t longest = 0;       // no sequence will be longer, so memory for more is not taken; 0: not known
   int snapshots = 0;              // places for saved slots that the caller will take from the backend
   std::int64_t memory_limit = 0;  // bytes that the plan may take; 0: what the process may use
+  // EngineOptions::wrap_backend
+  std::function<std::unique_ptr<backend::Backend>(std::unique_ptr<backend::Backend>)> wrap_backend = {};
 };
 
 // What the options mean for a model: positions of the longest sequence, and the counts that memory is planned for.

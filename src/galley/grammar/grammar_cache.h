@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiled grammars by what they were compiled from, the least recently used dropped beyond a number of bytes. Refusals
+// are kept too: a client that repeats a bad request should not cost a compile each time. Safe from any thread; two
+// threads that ask for the same new grammar at once may both compile it.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "galley/grammar/compile.h"
+
+namespace galley::grammar {
+
+class GrammarCache {
+ public:
+  explicit GrammarCache(std::size_t bytes_max) : bytes_max_(bytes_max) {}
+
+  // CompileKind, or its earlier result for the same kind, specification, options and vocabulary. Matchers keep their
+  // grammar alive after it is dropped.
+  [[nodiscard]] Compiled<Grammar> Get(std::string_view kind, const JsonValue& spec, const std::vector<Marker>& markers,
+                                      const CompileOptions& options, std::shared_ptr<const Vocabulary> vocabulary);
+
+  struct Stats {
+    std::uint64_t hits = 0;
+    std::uint64_t misses = 0;
+    std::size_t entries = 0;
+    std::size_t bytes = 0;
+  };
+  [[nodiscard]] Stats stats() const;
+
+ private:
+  struct Entry {
+    std::string key;
+    Compiled<Grammar> result;
+    std::size_t bytes = 0;
+  };
+  [[nodiscard]] static std::size_t BytesOf(const Entry& entry);
+  void Shrink();
+
+  mutable std::mutex mutex_;
+  std::size_t bytes_max_;
+  std::list<Entry> entries_;  // most recently used first
+  std::unordered_map<std::string_view, std::list<Entry>::iterator> index_;
+  Stats stats_;
+};
+
+}  // namespace galley::grammar

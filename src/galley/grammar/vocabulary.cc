@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/grammar/vocabulary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "galley/grammar/string_machine.h"
+
+namespace galley::grammar {
+namespace {
+
+constexpr std::uint32_t kShortCounts = 17;
+
+void SetBit(std::vector<MaskWord>& mask, std::uint32_t id) {
+  mask[id / 64] |= MaskWord{1} << (id % 64);
+}
+
+}  // namespace
+
+TokenTrie::TokenTrie(std::vector<Entry> entries) {
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return a.bytes != b.bytes ? a.bytes < b.bytes : a.token < b.token; });
+  std::vector<std::uint32_t> path = {0};  // open nodes, by depth
+  bytes_.push_back(0);
+  skip_.push_back(0);
+  parent_.push_back(0);
+  depth_.push_back(0);
+  first_token_.push_back(0);
+  const auto close_to = [&](std::size_t depth) {
+    while (path.size() > depth + 1) {
+      skip_[path.back()] = size() - path.back();
+      path.pop_back();
+    }
+  };
+  std::string_view previous;
+  for (const Entry& entry : entries) {
+    std::size_t common = 0;
+    while (common < previous.size() && common < entry.bytes.size() && previous[common] == entry.bytes[common]) ++common;
+    close_to(common);
+    for (std::size_t i = common; i < entry.bytes.size(); ++i) {
+      parent_.push_back(path.back());
+      path.push_back(size());
+      bytes_.push_back(static_cast<std::uint8_t>(entry.bytes[i]));
+      skip_.push_back(0);
+      depth_.push_back(static_cast<std::uint16_t>(i + 1));
+      first_token_.push_back(static_cast<std::uint32_t>(tokens_.size()));
+      depth_max_ = std::max(depth_max_, depth_.back());
+    }
+    tokens_.push_back(entry.token);
+    previous = entry.bytes;
+  }
+  close_to(0);
+  skip_[0] = size();
+  first_token_.push_back(static_cast<std::uint32_t>(tokens_.size()));
+}
+
+std::string TokenTrie::Path(std::uint32_t node) const {
+  std::string out;
+  for (; node != 0; node = parent_[node]) out.push_back(static_cast<char>(bytes_[node]));
+  std::reverse(out.begin(), out.end());
+  return out;
+}
+
+Vocabulary::Vocabulary(VocabularyOptions options) : options_(std::move(options)) {}
+
+Result<std::shared_ptr<const Vocabulary>> Vocabulary::Create(VocabularyOptions options) {
+  const std::size_t size = options.tokens.size();
+  for (const auto* ids : {&options.ends, &options.specials}) {
+    for (const std::uint32_t id : *ids) {
+      if (id >= size) {
+        return Err(ErrorCode::kInvalidArgument, fmt::format("token id {} is outside the vocabulary of {}", id, size));
+      }
+    }
+  }
+  for (std::size_t i = 0; i < size; ++i) {
+    if (options.tokens[i].size() > 4096) {
+      return Err(ErrorCode::kInvalidArgument,
+                 fmt::format("token {} has {} bytes, the limit is 4096", i, options.tokens[i].size()));
+    }
+  }
+  std::shared_ptr<Vocabulary> out(new Vocabulary(std::move(options)));
+  out->special_.assign(size, false);
+  for (const std::uint32_t id : out->options_.specials) out->special_[id] = true;
+  for (const std::uint32_t id : out->options_.ends) out->special_[id] = true;
+  std::vector<TokenTrie::Entry> entries;
+  for (std::uint32_t id = 0; id < size; ++id) {
+    if (!out->special_[id] && !out->options_.tokens[id].empty()) entries.push_back({out->options_.tokens[id], id});
+  }
+  out->trie_ = TokenTrie(std::move(entries));
+  out->FillPlainStrings();
+  return std::shared_ptr<const Vocabulary>(std::move(out));
+}
+
+bool Vocabulary::is_end(std::uint32_t token) const {
+  return std::find(options_.ends.begin(), options_.ends.end(), token) != options_.ends.end();
+}
+
+void Vocabulary::FillPlainStrings() {
+  StringMachine machine(TextSpec{}, StringMachine::Form::kJson, Limits{});
+  const Machine::State body = machine.Step(machine.Start(0), '"');
+  std::vector<Machine::State> states(trie_.depth_max() + 1u, body);
+  std::vector<std::uint32_t> counts(trie_.depth_max() + 1u, 0);
+  std::vector<PlainStrings::Counted> tokens;
+  std::vector<TokenTrie::Entry> behind;
+  plain_.at_body.assign(trie_.size(), false);
+  std::uint32_t counted = 0;  // nodes whose counts are written
+  const auto count_up_to = [&](std::uint32_t end) {
+    for (; counted < end; ++counted) {
+      plain_.tokens_before.push_back(static_cast<std::uint32_t>(plain_.ordered_tokens.size()));
+      plain_.exits_before.push_back(static_cast<std::uint32_t>(plain_.ordered_exits.size()));
+    }
+  };
+  for (std::uint32_t node = 1; node < trie_.size();) {
+    count_up_to(node + 1);
+    const std::size_t depth = trie_.depth(node);
+    const Machine::State before = states[depth - 1];
+    const Machine::State state = machine.Step(before, trie_.byte(node));
+    if (state == Machine::kDead) {
+      node += trie_.skip(node);
+      continue;
+    }
+    states[depth] = state;
+    const bool closed = machine.final(state);
+    counts[depth] = counts[depth - 1] + (before == body && !closed ? 1u : 0u);
+    for (const std::uint32_t token : trie_.tokens(node)) {
+      (closed ? plain_.closers : tokens).push_back({counts[depth], token});
+      plain_.ordered_tokens.push_back(token);
+    }
+    plain_.at_body[node] = state == body;
+    plain_.count_max = std::max(plain_.count_max, counts[depth]);
+    if (!closed) {
+      ++node;
+      continue;
+    }
+    plain_.ordered_exits.push_back(node);
+    if (!trie_.leaf(node)) plain_.exits.push_back({counts[depth], node});
+    for (std::uint32_t i = node + 1; i < node + trie_.skip(node); ++i) {
+      for (const std::uint32_t token : trie_.tokens(i)) {
+        behind.push_back({std::string_view(options_.tokens[token]).substr(depth), token});
+      }
+    }
+    node += trie_.skip(node);
+  }
+  count_up_to(trie_.size() + 1);
+  plain_.after_quote = TokenTrie(std::move(behind));
+  const auto by_count = [](const PlainStrings::Counted& a, const PlainStrings::Counted& b) {
+    return a.count < b.count;
+  };
+  std::stable_sort(tokens.begin(), tokens.end(), by_count);
+  std::stable_sort(plain_.closers.begin(), plain_.closers.end(), by_count);
+  std::stable_sort(plain_.exits.begin(), plain_.exits.end(), by_count);
+  plain_.all.assign(mask_words(), 0);
+  plain_.short_ones.assign(kShortCounts, plain_.all);
+  for (const PlainStrings::Counted& token : tokens) {
+    SetBit(plain_.all, token.id);
+    for (std::uint32_t n = token.count; n < kShortCounts; ++n) SetBit(plain_.short_ones[n], token.id);
+    if (token.count >= kShortCounts) plain_.long_ones.push_back(token);
+  }
+}
+
+std::vector<std::uint32_t> Vocabulary::Greedy(std::string_view text) const {
+  std::vector<std::uint32_t> out;
+  while (!text.empty()) {
+    std::uint32_t node = 0, best = 0;
+    std::size_t length = 0, best_length = 0;
+    while (length < text.size()) {
+      std::uint32_t child = node + 1;
+      const std::uint32_t end = node + trie_.skip(node);
+      while (child < end && trie_.byte(child) != static_cast<std::uint8_t>(text[length])) child += trie_.skip(child);
+      if (child >= end) break;
+      node = child;
+      ++length;
+      if (!trie_.tokens(node).empty()) {
+        best = trie_.tokens(node)[0];
+        best_length = length;
+      }
+    }
+    if (best_length == 0) return {};
+    out.push_back(best);
+    text.remove_prefix(best_length);
+  }
+  return out;
+}
+
+}  // namespace galley::grammar

@@ -238,9 +238,9 @@ std::string LineServer::Compile(const JsonValue& request) {
 std::string LineServer::Mask(const JsonValue&) {
   std::vector<MaskWord> mask(options_.vocabulary->mask_words());
   const std::uint64_t start = options_.now_us();
-  const std::size_t count = matcher_->FillMask(mask);
+  matcher_->FillMask(mask);
   const std::uint64_t us = options_.now_us() - start;
-  return fmt::format("{{\"ok\":true,\"us\":{},\"count\":{},\"bits\":\"{}\",\"terminated\":{}}}", us, count,
+  return fmt::format("{{\"ok\":true,\"us\":{},\"count\":{},\"bits\":\"{}\",\"terminated\":{}}}", us, CountTokens(mask),
                      Base64Encode(MaskBytes(mask, options_.vocabulary->size())), Bool(matcher_->terminated()));
 }
 

@@ -44,6 +44,8 @@ class Machine {
   // Nothing can follow in this lexeme.
   [[nodiscard]] bool final(State state) const { return final_[state]; }
   [[nodiscard]] virtual std::optional<PlainBody> plain_body(State) const { return std::nullopt; }
+  // False where plain_body() never answers.
+  [[nodiscard]] virtual bool has_plain_body() const { return false; }
   // A limit was reached while building; the machine's answers can no longer be trusted.
   [[nodiscard]] virtual bool overflowed() const = 0;
   [[nodiscard]] virtual std::size_t bytes() const { return bytes_; }

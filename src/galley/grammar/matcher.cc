@@ -93,44 +93,52 @@ bool Matcher::can_stop() {
 void Matcher::CompactIfLarge() {
   if (session_.use_count() > 1 || session_->states.bytes() < grammar_.program->limits().matcher_bytes_max) return;
   history_ = session_->states.Compact(history_);
-  session_->masks.clear();
-  session_->mask_order.clear();
+  session_->kept.clear();
+  session_->kept_at.clear();
+  session_->oldest = 0;
 }
 
 std::size_t Matcher::bytes() const {
   const std::lock_guard lock(grammar_.program->mutex());
-  return session_->states.bytes() + session_->masks.size() * grammar_.vocabulary->mask_words() * 8 +
+  return session_->states.bytes() + session_->kept.size() * grammar_.vocabulary->mask_words() * 8 +
          history_.size() * sizeof(Id);
 }
 
 const std::vector<MaskWord>& Matcher::MaskOf(Id id) {
-  const auto found = session_->masks.find(id);
-  if (found != session_->masks.end()) return found->second;
-  if (session_->mask_order.size() >= kMasksKept) {
-    // Oldest first; a state that comes back is cheap to compute again from its lexemes' masks.
-    const std::size_t half = kMasksKept / 2;
-    for (std::size_t i = 0; i < half; ++i) session_->masks.erase(session_->mask_order[i]);
-    session_->mask_order.erase(session_->mask_order.begin(),
-                               session_->mask_order.begin() + static_cast<std::ptrdiff_t>(half));
+  Session& session = *session_;
+  const auto found = session.kept_at.find(id);
+  if (found != session.kept_at.end()) return session.kept[found->second].mask;
+  // A state that comes back later is cheap to compute again from its lexemes' masks.
+  std::size_t slot = session.kept.size();
+  if (slot < kMasksKept) {
+    session.kept.emplace_back();
+  } else {
+    slot = session.oldest;
+    session.oldest = (slot + 1) % kMasksKept;
+    session.kept_at.erase(session.kept[slot].id);
   }
-  std::vector<MaskWord> mask(grammar_.vocabulary->mask_words(), 0);
-  Compute(id, mask);
-  session_->mask_order.push_back(id);
-  return session_->masks.emplace(id, std::move(mask)).first->second;
+  session.kept[slot].id = id;
+  session.kept[slot].mask.assign(grammar_.vocabulary->mask_words(), 0);
+  session.kept_at.emplace(id, slot);
+  Compute(id, session.kept[slot].mask);
+  return session.kept[slot].mask;
 }
 
-std::size_t Matcher::FillMask(std::span<MaskWord> out) {
+std::size_t CountTokens(std::span<const MaskWord> mask) {
+  std::size_t count = 0;
+  for (const MaskWord word : mask) count += static_cast<std::size_t>(std::popcount(word));
+  return count;
+}
+
+void Matcher::FillMask(std::span<MaskWord> out) {
   CHECK(out.size() == grammar_.vocabulary->mask_words()) << "mask row of " << out.size() << " words";
   if (terminated_) {
     std::fill(out.begin(), out.end(), 0);
-    return 0;
+    return;
   }
   const std::lock_guard lock(grammar_.program->mutex());
   const std::vector<MaskWord>& mask = MaskOf(history_.back());
   std::copy(mask.begin(), mask.end(), out.begin());
-  std::size_t count = 0;
-  for (const MaskWord word : mask) count += static_cast<std::size_t>(std::popcount(word));
-  return count;
 }
 
 std::vector<bool> Matcher::FillTreeMasks(std::span<const std::int32_t> parents, std::span<const std::uint32_t> tokens,

@@ -38,8 +38,8 @@ class Matcher {
   void Rollback(std::size_t count);
   void Reset();
 
-  // Writes the mask of the next token. `out` has mask_words() words. Returns the number of allowed tokens.
-  std::size_t FillMask(std::span<MaskWord> out);
+  // Writes the mask of the next token. `out` has mask_words() words; all zero once the text has ended.
+  void FillMask(std::span<MaskWord> out);
   // Masks behind every node of a draft tree: parents[i] < i or -1 for the current position. Rows of refused nodes are
   // empty. Does not change the matcher. `out` has tokens.size() rows. Returns which nodes are accepted.
   std::vector<bool> FillTreeMasks(std::span<const std::int32_t> parents, std::span<const std::uint32_t> tokens,
@@ -72,8 +72,14 @@ class Matcher {
   struct Session {
     explicit Session(Program& program) : states(program) {}
     ParseStates states;
-    std::unordered_map<ParseStates::Id, std::vector<MaskWord>> masks;
-    std::vector<ParseStates::Id> mask_order;
+    // Masks of the states asked for last, oldest first in a ring.
+    struct Kept {
+      ParseStates::Id id = ParseStates::kDead;
+      std::vector<MaskWord> mask;
+    };
+    std::vector<Kept> kept;
+    std::unordered_map<ParseStates::Id, std::size_t> kept_at;
+    std::size_t oldest = 0;
     // Scratch of walks over the trie.
     std::vector<ParseStates::Id> path;
     std::vector<char> guessed;
@@ -98,6 +104,9 @@ class Matcher {
   std::vector<Id> history_;  // state behind each token, from the start state
   bool terminated_ = false;
 };
+
+// Allowed tokens of a mask.
+[[nodiscard]] std::size_t CountTokens(std::span<const MaskWord> mask);
 
 // Calls the function for 0…n-1, possibly on several threads, and returns when all have returned.
 using ParallelFor = std::function<void(std::size_t, const std::function<void(std::size_t)>&)>;

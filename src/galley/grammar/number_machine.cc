@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <set>
 #include <string_view>
 
 #include "galley/base/rng.h"
@@ -13,7 +12,7 @@
 namespace galley::grammar {
 namespace {
 
-constexpr std::uint8_t kLifeUnknown = 0, kLifeLive = 1, kLifeDead = 2;
+constexpr std::uint8_t kLifeUnknown = 0, kLifeLive = 1, kLifeDead = 2, kLifeVisited = 3;
 constexpr std::int32_t kMagnitudeMax = 4'000;
 constexpr std::size_t kBoundDigitsMax = 2'000;
 constexpr std::string_view kAlphabet = "0123456789.eE+-";
@@ -197,6 +196,10 @@ bool NumberMachine::Digit(Text& text, std::uint8_t digit) const {
       if (!spec_.multiples.empty() && text.nonzero && value > 400) return false;
       text.exponent = static_cast<std::uint16_t>(spec_.multiples.empty() ? std::min<unsigned>(value, exponent_cap_)
                                                                          : std::min(value, 400u));
+      if (!text.nonzero) {  // zero whatever the exponent says: one state for all of them
+        text.exponent = text.zeros = text.fraction = 0;
+        text.exponent_negative = false;
+      }
       return ExponentWithinReach(text);
     }
     case Phase::kZero:
@@ -304,7 +307,8 @@ bool NumberMachine::IsLive(State state) {
     std::size_t next;
   };
   std::vector<Frame> path = {{state, 0}};
-  std::set<State> visited = {state};
+  std::vector<State> visited = {state};
+  life_[state] = kLifeVisited;
   while (!path.empty()) {
     Frame& top = path.back();
     if (top.next >= kAlphabet.size()) {
@@ -313,10 +317,14 @@ bool NumberMachine::IsLive(State state) {
     }
     const State next = RawStep(top.state, static_cast<std::uint8_t>(kAlphabet[top.next++]));
     if (life_[next] == kLifeLive) {
+      for (const State s : visited) life_[s] = kLifeUnknown;  // visited and left: not certain yet
       for (const Frame& frame : path) life_[frame.state] = kLifeLive;
       return true;
     }
-    if (life_[next] == kLifeUnknown && visited.insert(next).second) path.push_back({next, 0});
+    if (life_[next] != kLifeUnknown) continue;
+    life_[next] = kLifeVisited;
+    visited.push_back(next);
+    path.push_back({next, 0});
   }
   for (const State s : visited) life_[s] = kLifeDead;
   return false;

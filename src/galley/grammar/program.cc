@@ -70,6 +70,7 @@ const LexemeMask& Program::MaskOf(std::uint32_t machine_index, Machine::State st
   Machine& lexeme = machine(machine_index);
   const TokenTrie& trie = vocabulary.trie();
   const Vocabulary::PlainStrings& plain = vocabulary.plain_strings();
+  const bool may_be_plain = lexeme.has_plain_body();
   LexemeMask mask;
   std::vector<Machine::State> states(trie.depth_max() + 1u, start);
   for (std::uint32_t node = 1; node < trie.size();) {
@@ -86,7 +87,7 @@ const LexemeMask& Program::MaskOf(std::uint32_t machine_index, Machine::State st
       mask.exits.push_back({node, lexeme.label(state)});
     }
     // Where nothing but the closing quote matters any more, all that follows is known.
-    const auto body = plain.at_body[node] && !trie.leaf(node) ? lexeme.plain_body(state) : std::nullopt;
+    const auto body = may_be_plain && plain.at_body[node] && !trie.leaf(node) ? lexeme.plain_body(state) : std::nullopt;
     if (!body || !body->free()) {
       node += lexeme.final(state) ? trie.skip(node) : 1;
       continue;

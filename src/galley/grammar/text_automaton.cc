@@ -217,7 +217,8 @@ bool TextAutomaton::IsLive(State state) {
     std::uint32_t next;
   };
   std::vector<Frame> path = {{state, 0}};
-  std::set<State> visited = {state};
+  std::vector<State> visited = {state};
+  states_[state].life = Life::kVisited;
   while (!path.empty()) {
     Frame& top = path.back();
     if (top.next >= classes_.count()) {
@@ -226,10 +227,14 @@ bool TextAutomaton::IsLive(State state) {
     }
     const State next = RawStep(top.state, top.next++);
     if (states_[next].life == Life::kLive) {
+      for (const State s : visited) states_[s].life = Life::kUnknown;  // visited and left: not certain yet
       for (const Frame& frame : path) states_[frame.state].life = Life::kLive;
       return true;
     }
-    if (states_[next].life == Life::kUnknown && visited.insert(next).second) path.push_back({next, 0});
+    if (states_[next].life != Life::kUnknown) continue;
+    states_[next].life = Life::kVisited;
+    visited.push_back(next);
+    path.push_back({next, 0});
   }
   for (const State s : visited) states_[s].life = Life::kDead;
   return false;

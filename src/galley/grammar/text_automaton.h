@@ -103,7 +103,7 @@ class TextAutomaton {
   [[nodiscard]] static bool ObservedSets(const TextSpec& spec, const Limits& limits, std::vector<std::uint64_t>& out);
 
  private:
-  enum class Life : std::uint8_t { kUnknown, kLive, kDead };
+  enum class Life : std::uint8_t { kUnknown, kLive, kDead, kVisited };
   struct Info {
     std::uint32_t context;
     std::uint32_t node;

@@ -44,6 +44,9 @@ class Machine {
   // Nothing can follow in this lexeme.
   [[nodiscard]] bool final(State state) const { return final_[state]; }
   [[nodiscard]] virtual std::optional<PlainBody> plain_body(State) const { return std::nullopt; }
+  // Characters that lead from a state of a string body back to it.
+  enum class Loops { kNone, kLetters, kWords };  // ASCII letters and blanks; those and everything beyond ASCII
+  [[nodiscard]] virtual Loops loops(State) { return Loops::kNone; }
   // False where plain_body() never answers.
   [[nodiscard]] virtual bool has_plain_body() const { return false; }
   // A limit was reached while building; the machine's answers can no longer be trusted.

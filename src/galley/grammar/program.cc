@@ -2,6 +2,7 @@
 #include "galley/grammar/program.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace galley::grammar {
 namespace {
@@ -62,51 +63,87 @@ std::size_t Program::bytes() const {
   return out;
 }
 
-const LexemeMask& Program::MaskOf(std::uint32_t machine_index, Machine::State start, const Vocabulary& vocabulary,
-                                  bool keep_leaf_exits) {
-  const std::uint64_t key = (static_cast<std::uint64_t>(machine_index) << 32) | start;
-  const auto found = masks_.find(key);
-  if (found != masks_.end()) return found->second;
-  Machine& lexeme = machine(machine_index);
-  const TokenTrie& trie = vocabulary.trie();
+namespace {
+
+// Walks a lexeme over the trie of tokens. Three things make this short: dead branches are left at once; below a node
+// behind which only a closing quote matters, all is known; and where letters leave the lexeme in its state, tokens of
+// letters are known too and only the trie of the others is walked.
+LexemeMask ComputeMask(Machine& lexeme, Machine::State start, const Vocabulary& vocabulary, bool keep_leaf_exits) {
+  const Machine::Loops loops = lexeme.label(start) == Machine::kNoLabel ? lexeme.loops(start) : Machine::Loops::kNone;
+  const Vocabulary::Slice* slice = loops == Machine::Loops::kWords     ? &vocabulary.words()
+                                   : loops == Machine::Loops::kLetters ? &vocabulary.letters()
+                                                                       : nullptr;
+  const TokenTrie& trie = slice != nullptr ? slice->others : vocabulary.trie();
   const Vocabulary::PlainStrings& plain = vocabulary.plain_strings();
   const bool may_be_plain = lexeme.has_plain_body();
   LexemeMask mask;
+  mask.bits.assign(vocabulary.mask_words(), 0);
+  if (slice != nullptr) mask.bits = slice->inside;
+  const auto allow = [&](std::uint32_t token) { mask.bits[token / 64] |= MaskWord{1} << (token % 64); };
   std::vector<Machine::State> states(trie.depth_max() + 1u, start);
-  for (std::uint32_t node = 1; node < trie.size();) {
+  std::vector<int> plain_labels;  // by state: of its free body, kUnasked, or kNoLabel where it is none
+  constexpr int kUnasked = -2;
+  const auto plain_label = [&](Machine::State state) {
+    if (state >= plain_labels.size()) plain_labels.resize(lexeme.states() + 64, kUnasked);
+    if (plain_labels[state] == kUnasked) {
+      const auto body = lexeme.plain_body(state);
+      plain_labels[state] = body && body->free() ? body->label : Machine::kNoLabel;
+    }
+    return plain_labels[state];
+  };
+  const std::uint32_t size = trie.size();
+  for (std::uint32_t node = 1; node < size;) {
     const std::size_t depth = trie.depth(node);
     const Machine::State state = lexeme.Step(states[depth - 1], trie.byte(node));
     if (state == Machine::kDead) {
       node += trie.skip(node);
       continue;
     }
-    states[depth] = state;
-    const auto tokens = trie.tokens(node);
-    mask.ids.insert(mask.ids.end(), tokens.begin(), tokens.end());
-    if (lexeme.label(state) != Machine::kNoLabel && (keep_leaf_exits || !trie.leaf(node))) {
-      mask.exits.push_back({node, lexeme.label(state)});
+    for (const std::uint32_t token : trie.tokens(node)) allow(token);
+    const std::uint32_t main = slice != nullptr ? slice->main_node[node] : node;
+    if (lexeme.label(state) != Machine::kNoLabel && (keep_leaf_exits || !vocabulary.trie().leaf(main))) {
+      mask.exits.push_back({main, lexeme.label(state)});
     }
-    // Where nothing but the closing quote matters any more, all that follows is known.
-    const auto body = may_be_plain && plain.at_body[node] && !trie.leaf(node) ? lexeme.plain_body(state) : std::nullopt;
-    if (!body || !body->free()) {
+    if (trie.leaf(node)) {
+      ++node;
+      continue;
+    }
+    states[depth] = state;
+    if (!may_be_plain || !plain.at_body[main] || plain_label(state) == Machine::kNoLabel) {
       node += lexeme.final(state) ? trie.skip(node) : 1;
       continue;
     }
-    const std::uint32_t end = node + trie.skip(node);
-    const auto ids = plain.ordered_tokens.begin();
-    mask.ids.insert(mask.ids.end(), ids + plain.tokens_before[node + 1], ids + plain.tokens_before[end]);
-    for (std::uint32_t i = plain.exits_before[node + 1]; i < plain.exits_before[end]; ++i) {
-      const std::uint32_t exit = plain.ordered_exits[i];
-      if (keep_leaf_exits || !trie.leaf(exit)) mask.exits.push_back({exit, body->label});
+    const std::uint32_t end = main + vocabulary.trie().skip(main);
+    for (std::uint32_t i = plain.tokens_before[main + 1]; i < plain.tokens_before[end]; ++i) {
+      allow(plain.ordered_tokens[i]);
     }
-    node = end;
+    for (std::uint32_t i = plain.exits_before[main + 1]; i < plain.exits_before[end]; ++i) {
+      const std::uint32_t exit = plain.ordered_exits[i];
+      if (keep_leaf_exits || !vocabulary.trie().leaf(exit)) mask.exits.push_back({exit, plain_label(state)});
+    }
+    node += trie.skip(node);
   }
-  if (mask.ids.size() > vocabulary.mask_words() * 2) {
-    mask.dense = true;
-    mask.bits.assign(vocabulary.mask_words(), 0);
-    for (const std::uint32_t id : mask.ids) mask.bits[id / 64] |= MaskWord{1} << (id % 64);
-    mask.ids = {};
+  std::size_t count = 0;
+  for (const MaskWord word : mask.bits) count += static_cast<std::size_t>(std::popcount(word));
+  mask.dense = count > vocabulary.mask_words() * 2;
+  if (mask.dense) return mask;
+  for (std::uint32_t i = 0; i < mask.bits.size(); ++i) {
+    for (MaskWord word = mask.bits[i]; word != 0; word &= word - 1) {
+      mask.ids.push_back(i * 64 + static_cast<std::uint32_t>(std::countr_zero(word)));
+    }
   }
+  mask.bits = {};
+  return mask;
+}
+
+}  // namespace
+
+const LexemeMask& Program::MaskOf(std::uint32_t machine_index, Machine::State start, const Vocabulary& vocabulary,
+                                  bool keep_leaf_exits) {
+  const std::uint64_t key = (static_cast<std::uint64_t>(machine_index) << 32) | start;
+  const auto found = masks_.find(key);
+  if (found != masks_.end()) return found->second;
+  LexemeMask mask = ComputeMask(machine(machine_index), start, vocabulary, keep_leaf_exits);
   mask.ids.shrink_to_fit();
   std::stable_sort(mask.exits.begin(), mask.exits.end(),
                    [](const LexemeMask::Exit& a, const LexemeMask::Exit& b) { return a.label < b.label; });

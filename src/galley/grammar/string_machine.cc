@@ -73,6 +73,17 @@ std::optional<Machine::PlainBody> StringMachine::plain_body(State state) const {
                    spec.length_max == kUnbounded ? kUnbounded : spec.length_max - count, label};
 }
 
+Machine::Loops StringMachine::loops(State state) {
+  if (form_ == Form::kRaw || places_[state].mode != Mode::kBody) return Loops::kNone;
+  const TextAutomaton::State text = places_[state].text;
+  const auto stays = [&](std::uint32_t first, std::uint32_t last) {
+    TextAutomaton::State target = TextAutomaton::kDead;
+    return text_.Uniform(text, first, last, target) && target == text;
+  };
+  if (!stays(' ', ' ') || !stays('A', 'Z') || !stays('a', 'z')) return Loops::kNone;
+  return stays(0x80, kCodePointMax) ? Loops::kWords : Loops::kLetters;
+}
+
 // `first` is the lowest code point that the sequence may still become; `left` continuation bytes follow, of which the
 // first may be narrowed by the lead (E0, ED, F0, F4).
 Machine::State StringMachine::Utf(std::uint32_t text_state, std::uint32_t first, std::uint8_t left) {

@@ -21,7 +21,8 @@ class StringMachine final : public Machine {
 
   [[nodiscard]] State Start(std::uint32_t context) override;
   [[nodiscard]] std::optional<PlainBody> plain_body(State state) const override;
-  [[nodiscard]] bool has_plain_body() const override { return form_ == Form::kJson && text_.spec().parts.empty(); }
+  [[nodiscard]] bool has_plain_body() const override { return form_ == Form::kJson; }
+  [[nodiscard]] Loops loops(State state) override;
   [[nodiscard]] bool overflowed() const override { return text_.overflowed() || overflowed_; }
   [[nodiscard]] std::size_t bytes() const override { return bytes_ + text_.bytes(); }
   [[nodiscard]] TextAutomaton& text() { return text_; }

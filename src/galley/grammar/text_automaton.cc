@@ -246,9 +246,27 @@ TextAutomaton::State TextAutomaton::Step(State state, std::uint32_t char_class) 
 }
 
 int TextAutomaton::plain_label(State state) const {
-  if (!spec_.parts.empty()) return kNoLabel;
+  // A pattern is out of play once it matches whatever follows, or can match no more.
+  std::uint64_t observed = 0, bit = 1;
+  for (std::size_t i = 0; i < spec_.parts.size(); ++i) {
+    const std::uint32_t part = part_states_[state * spec_.parts.size() + i];
+    const bool always = spec_.parts[i].dfa->universal(part), never = part == CharDfa::kDead;
+    switch (spec_.parts[i].sense) {
+      case TextSpec::Sense::kMust:
+        if (!always) return kNoLabel;
+        break;
+      case TextSpec::Sense::kMustNot:
+        if (!never) return kNoLabel;
+        break;
+      case TextSpec::Sense::kObserve:
+        if (!always && !never) return kNoLabel;
+        if (always) observed |= bit;
+        bit <<= 1;
+        break;
+    }
+  }
   if (spec_.names == nullptr) return 0;
-  const auto other = spec_.other_labels.find(0);
+  const auto other = spec_.other_labels.find(observed);
   if (states_[state].node != NameTrie::kOff || other == spec_.other_labels.end()) return kNoLabel;
   return static_cast<int>(spec_.names->size()) + other->second;
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "galley/grammar/json_value.h"
 #include "galley/grammar/string_machine.h"
 
 namespace galley::grammar {
@@ -22,14 +23,11 @@ TokenTrie::TokenTrie(std::vector<Entry> entries) {
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return a.bytes != b.bytes ? a.bytes < b.bytes : a.token < b.token; });
   std::vector<std::uint32_t> path = {0};  // open nodes, by depth
-  bytes_.push_back(0);
-  skip_.push_back(0);
+  nodes_.emplace_back();
   parent_.push_back(0);
-  depth_.push_back(0);
-  first_token_.push_back(0);
   const auto close_to = [&](std::size_t depth) {
     while (path.size() > depth + 1) {
-      skip_[path.back()] = size() - path.back();
+      nodes_[path.back()].skip = size() - path.back();
       path.pop_back();
     }
   };
@@ -39,25 +37,24 @@ TokenTrie::TokenTrie(std::vector<Entry> entries) {
     while (common < previous.size() && common < entry.bytes.size() && previous[common] == entry.bytes[common]) ++common;
     close_to(common);
     for (std::size_t i = common; i < entry.bytes.size(); ++i) {
-      parent_.push_back(path.back());
+      const std::uint32_t up = path.back();
       path.push_back(size());
-      bytes_.push_back(static_cast<std::uint8_t>(entry.bytes[i]));
-      skip_.push_back(0);
-      depth_.push_back(static_cast<std::uint16_t>(i + 1));
-      first_token_.push_back(static_cast<std::uint32_t>(tokens_.size()));
-      depth_max_ = std::max(depth_max_, depth_.back());
+      parent_.push_back(up);
+      nodes_.push_back({0, static_cast<std::uint32_t>(tokens_.size()), static_cast<std::uint16_t>(i + 1),
+                        static_cast<std::uint8_t>(entry.bytes[i])});
+      depth_max_ = std::max(depth_max_, nodes_.back().depth);
     }
     tokens_.push_back(entry.token);
     previous = entry.bytes;
   }
   close_to(0);
-  skip_[0] = size();
-  first_token_.push_back(static_cast<std::uint32_t>(tokens_.size()));
+  nodes_[0].skip = size();
+  nodes_.push_back({1, static_cast<std::uint32_t>(tokens_.size()), 0, 0});
 }
 
 std::string TokenTrie::Path(std::uint32_t node) const {
   std::string out;
-  for (; node != 0; node = parent_[node]) out.push_back(static_cast<char>(bytes_[node]));
+  for (; node != 0; node = parent_[node]) out.push_back(static_cast<char>(nodes_[node].byte));
   std::reverse(out.begin(), out.end());
   return out;
 }
@@ -89,6 +86,8 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::Create(VocabularyOptions o
   }
   out->trie_ = TokenTrie(std::move(entries));
   out->FillPlainStrings();
+  out->FillSlice(false, out->letters_);
+  out->FillSlice(true, out->words_);
   return std::shared_ptr<const Vocabulary>(std::move(out));
 }
 
@@ -156,6 +155,42 @@ void Vocabulary::FillPlainStrings() {
     SetBit(plain_.all, token.id);
     for (std::uint32_t n = token.count; n < kShortCounts; ++n) SetBit(plain_.short_ones[n], token.id);
     if (token.count >= kShortCounts) plain_.long_ones.push_back(token);
+  }
+}
+
+void Vocabulary::FillSlice(bool beyond_ascii, Slice& slice) const {
+  const auto simple = [&](std::string_view bytes) {
+    if (bytes.find('\xEF') != std::string_view::npos && bytes.find("\xEF\xBF\xBD") != std::string_view::npos) {
+      return false;  // stands for undecodable bytes below
+    }
+    for (const std::uint32_t c : DecodeUtf8(bytes)) {
+      const bool letter = c == ' ' || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+      if (!letter && !(beyond_ascii && c >= 0x80 && c != 0xFFFD && (c < 0xD800 || c > 0xDFFF))) return false;
+    }
+    return true;
+  };
+  slice.inside.assign(mask_words(), 0);
+  std::vector<TokenTrie::Entry> others;
+  for (std::uint32_t id = 0; id < size(); ++id) {
+    if (special_[id] || options_.tokens[id].empty()) continue;
+    if (simple(options_.tokens[id])) {
+      SetBit(slice.inside, id);
+    } else {
+      others.push_back({options_.tokens[id], id});
+    }
+  }
+  slice.others = TokenTrie(std::move(others));
+  // Both tries are in the same order, so one pass finds every node's place in the larger one.
+  std::vector<std::uint32_t> at(slice.others.depth_max() + 1u, 0);
+  slice.main_node.assign(slice.others.size(), 0);
+  for (std::uint32_t node = 1; node < slice.others.size(); ++node) {
+    const std::size_t depth = slice.others.depth(node);
+    const std::uint32_t up = at[depth - 1];
+    // Siblings come in order: go on from the one found last, if it has the same parent.
+    std::uint32_t child = up + 1;
+    if (at[depth] > up && at[depth] < up + trie_.skip(up) && trie_.depth(at[depth]) == depth) child = at[depth];
+    while (trie_.byte(child) != slice.others.byte(node)) child += trie_.skip(child);
+    at[depth] = slice.main_node[node] = child;
   }
 }
 

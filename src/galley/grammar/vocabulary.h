@@ -28,26 +28,29 @@ class TokenTrie {
   TokenTrie() = default;
   explicit TokenTrie(std::vector<Entry> entries);
 
-  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(bytes_.size()); }
-  [[nodiscard]] std::uint8_t byte(std::uint32_t node) const { return bytes_[node]; }
-  [[nodiscard]] std::uint32_t skip(std::uint32_t node) const { return skip_[node]; }
-  [[nodiscard]] std::uint16_t depth(std::uint32_t node) const { return depth_[node]; }
+  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(parent_.size()); }
+  [[nodiscard]] std::uint8_t byte(std::uint32_t node) const { return nodes_[node].byte; }
+  [[nodiscard]] std::uint32_t skip(std::uint32_t node) const { return nodes_[node].skip; }
+  [[nodiscard]] std::uint16_t depth(std::uint32_t node) const { return nodes_[node].depth; }
   [[nodiscard]] std::uint32_t parent(std::uint32_t node) const { return parent_[node]; }
-  [[nodiscard]] bool leaf(std::uint32_t node) const { return skip_[node] == 1; }
+  [[nodiscard]] bool leaf(std::uint32_t node) const { return nodes_[node].skip == 1; }
   // Ids of the tokens that end at `node`.
   [[nodiscard]] std::span<const std::uint32_t> tokens(std::uint32_t node) const {
-    return {tokens_.data() + first_token_[node], first_token_[node + 1] - first_token_[node]};
+    return {tokens_.data() + nodes_[node].first_token, nodes_[node + 1].first_token - nodes_[node].first_token};
   }
   [[nodiscard]] std::uint16_t depth_max() const { return depth_max_; }
   // Bytes from below `top` down to `node`.
   [[nodiscard]] std::string Path(std::uint32_t node) const;
 
  private:
-  std::vector<std::uint8_t> bytes_;
-  std::vector<std::uint32_t> skip_;
+  struct Node {
+    std::uint32_t skip = 0;
+    std::uint32_t first_token = 0;
+    std::uint16_t depth = 0;
+    std::uint8_t byte = 0;
+  };
+  std::vector<Node> nodes_;  // one more than there are nodes
   std::vector<std::uint32_t> parent_;
-  std::vector<std::uint16_t> depth_;
-  std::vector<std::uint32_t> first_token_;
   std::vector<std::uint32_t> tokens_;
   std::uint16_t depth_max_ = 0;
 };
@@ -82,6 +85,14 @@ class Vocabulary {
     std::uint32_t count_max = 0;
   };
 
+  // Tokens of a simple alphabet, and the trie of the others: a lexeme that such an alphabet leaves where it is need not
+  // be walked over them.
+  struct Slice {
+    std::vector<MaskWord> inside;
+    TokenTrie others;
+    std::vector<std::uint32_t> main_node;  // node of `others` → node of trie()
+  };
+
   // Errors: kInvalidArgument for ids out of range.
   [[nodiscard]] static Result<std::shared_ptr<const Vocabulary>> Create(VocabularyOptions options);
 
@@ -93,17 +104,22 @@ class Vocabulary {
   [[nodiscard]] std::string_view bytes(std::uint32_t token) const { return options_.tokens[token]; }
   [[nodiscard]] const TokenTrie& trie() const { return trie_; }
   [[nodiscard]] const PlainStrings& plain_strings() const { return plain_; }
+  [[nodiscard]] const Slice& letters() const { return letters_; }  // ASCII letters and blanks
+  [[nodiscard]] const Slice& words() const { return words_; }      // those and whole characters beyond ASCII
   // Longest-match tokens of `text`, for forced text. Empty when some byte has no token.
   [[nodiscard]] std::vector<std::uint32_t> Greedy(std::string_view text) const;
 
  private:
   explicit Vocabulary(VocabularyOptions options);
   void FillPlainStrings();
+  void FillSlice(bool beyond_ascii, Slice& slice) const;
 
   VocabularyOptions options_;
   std::vector<bool> special_;
   TokenTrie trie_;
   PlainStrings plain_;
+  Slice letters_;
+  Slice words_;
 };
 
 }  // namespace galley::grammar

@@ -120,7 +120,7 @@ int main(int argc, char** argv) {
   accept_us.Print("accept", "us");
   megabytes.Print("memory", "MB");
   std::sort(slow.rbegin(), slow.rend());
-  for (std::size_t i = 0; i < std::min<std::size_t>(slow.size(), 15); ++i) {
+  for (std::size_t i = 0; i < std::min<std::size_t>(slow.size(), 12); ++i) {
     fmt::print("slow {:>10.0f} us {}\n", slow[i].first, slow[i].second);
   }
   return 0;

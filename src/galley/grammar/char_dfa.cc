@@ -246,7 +246,10 @@ CharDfa::State CharDfa::Intern(std::vector<std::uint32_t> states, Left left) {
       pending = false;
       break;
     }
-    pending = pending || nfa_[s].kind == NfaState::Kind::kAssert;
+    // The ends of texts and lines do not look to the left.
+    const auto assertion = static_cast<Regex::Assertion>(nfa_[s].arg);
+    pending = pending || (nfa_[s].kind == NfaState::Kind::kAssert && assertion != Regex::Assertion::kTextEnd &&
+                          assertion != Regex::Assertion::kLineEnd);
   }
   Key key{std::move(states), pending ? left : kLeftOther};
   const auto found = ids_.find(key);

@@ -44,8 +44,9 @@ class Machine {
   // Nothing can follow in this lexeme.
   [[nodiscard]] bool final(State state) const { return final_[state]; }
   [[nodiscard]] virtual std::optional<PlainBody> plain_body(State) const { return std::nullopt; }
-  // Characters that lead from a state of a string body back to it.
-  enum class Loops { kNone, kLetters, kWords };  // ASCII letters and blanks; those and everything beyond ASCII
+  // Alphabets of which every text leads from a state of a string body to one and the same state.
+  // a-z; ASCII letters; those and blanks; those and all beyond ASCII.
+  enum class Loops { kNone, kLower, kLetters, kBlanks, kWords };
   [[nodiscard]] virtual Loops loops(State) { return Loops::kNone; }
   // False where plain_body() never answers.
   [[nodiscard]] virtual bool has_plain_body() const { return false; }

@@ -70,9 +70,23 @@ namespace {
 // letters are known too and only the trie of the others is walked.
 LexemeMask ComputeMask(Machine& lexeme, Machine::State start, const Vocabulary& vocabulary, bool keep_leaf_exits) {
   const Machine::Loops loops = lexeme.label(start) == Machine::kNoLabel ? lexeme.loops(start) : Machine::Loops::kNone;
-  const Vocabulary::Slice* slice = loops == Machine::Loops::kWords     ? &vocabulary.words()
-                                   : loops == Machine::Loops::kLetters ? &vocabulary.letters()
-                                                                       : nullptr;
+  const Vocabulary::Slice* slice = nullptr;
+  switch (loops) {
+    case Machine::Loops::kNone:
+      break;
+    case Machine::Loops::kLower:
+      slice = &vocabulary.lower();
+      break;
+    case Machine::Loops::kLetters:
+      slice = &vocabulary.letters();
+      break;
+    case Machine::Loops::kBlanks:
+      slice = &vocabulary.blanks();
+      break;
+    case Machine::Loops::kWords:
+      slice = &vocabulary.words();
+      break;
+  }
   const TokenTrie& trie = slice != nullptr ? slice->others : vocabulary.trie();
   const Vocabulary::PlainStrings& plain = vocabulary.plain_strings();
   const bool may_be_plain = lexeme.has_plain_body();

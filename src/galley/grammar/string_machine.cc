@@ -76,12 +76,18 @@ std::optional<Machine::PlainBody> StringMachine::plain_body(State state) const {
 Machine::Loops StringMachine::loops(State state) {
   if (form_ == Form::kRaw || places_[state].mode != Mode::kBody) return Loops::kNone;
   const TextAutomaton::State text = places_[state].text;
-  const auto stays = [&](std::uint32_t first, std::uint32_t last) {
-    TextAutomaton::State target = TextAutomaton::kDead;
-    return text_.Uniform(text, first, last, target) && target == text;
+  TextAutomaton::State target = TextAutomaton::kDead;
+  if (!text_.Uniform(text, 'a', 'z', target) || target == TextAutomaton::kDead) return Loops::kNone;
+  // From here and from there, all of the range leads there.
+  const auto leads = [&](std::uint32_t first, std::uint32_t last) {
+    TextAutomaton::State one = TextAutomaton::kDead, two = TextAutomaton::kDead;
+    return text_.Uniform(text, first, last, one) && text_.Uniform(target, first, last, two) && one == target &&
+           two == target;
   };
-  if (!stays(' ', ' ') || !stays('A', 'Z') || !stays('a', 'z')) return Loops::kNone;
-  return stays(0x80, kCodePointMax) ? Loops::kWords : Loops::kLetters;
+  if (!leads('a', 'z')) return Loops::kNone;
+  if (!leads('A', 'Z')) return Loops::kLower;
+  if (!leads(' ', ' ')) return Loops::kLetters;
+  return leads(0x80, kCodePointMax) ? Loops::kWords : Loops::kBlanks;
 }
 
 // `first` is the lowest code point that the sequence may still become; `left` continuation bytes follow, of which the

@@ -19,9 +19,11 @@ void SetBit(std::vector<MaskWord>& mask, std::uint32_t id) {
 
 }  // namespace
 
-TokenTrie::TokenTrie(std::vector<Entry> entries) {
-  std::sort(entries.begin(), entries.end(),
-            [](const Entry& a, const Entry& b) { return a.bytes != b.bytes ? a.bytes < b.bytes : a.token < b.token; });
+TokenTrie::TokenTrie(std::vector<Entry> entries, bool sorted) {
+  if (!sorted)
+    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+      return a.bytes != b.bytes ? a.bytes < b.bytes : a.token < b.token;
+    });
   std::vector<std::uint32_t> path = {0};  // open nodes, by depth
   nodes_.emplace_back();
   parent_.push_back(0);
@@ -86,8 +88,17 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::Create(VocabularyOptions o
   }
   out->trie_ = TokenTrie(std::move(entries));
   out->FillPlainStrings();
-  out->FillSlice(false, out->letters_);
-  out->FillSlice(true, out->words_);
+  static constexpr auto kLower = [](std::uint32_t c) { return c >= 'a' && c <= 'z'; };
+  static constexpr auto kLetters = [](std::uint32_t c) { return kLower(c) || (c >= 'A' && c <= 'Z'); };
+  static constexpr auto kBlanks = [](std::uint32_t c) { return kLetters(c) || c == ' '; };
+  // U+FFFD stands for undecodable bytes here.
+  static constexpr auto kWords = [](std::uint32_t c) {
+    return kBlanks(c) || (c >= 0x80 && c != 0xFFFD && (c < 0xD800 || c > 0xDFFF));
+  };
+  out->FillSlice(kLower, out->slices_[0]);
+  out->FillSlice(kLetters, out->slices_[1]);
+  out->FillSlice(kBlanks, out->slices_[2]);
+  out->FillSlice(kWords, out->slices_[3]);
   return std::shared_ptr<const Vocabulary>(std::move(out));
 }
 
@@ -158,28 +169,24 @@ void Vocabulary::FillPlainStrings() {
   }
 }
 
-void Vocabulary::FillSlice(bool beyond_ascii, Slice& slice) const {
-  const auto simple = [&](std::string_view bytes) {
-    if (bytes.find('\xEF') != std::string_view::npos && bytes.find("\xEF\xBF\xBD") != std::string_view::npos) {
-      return false;  // stands for undecodable bytes below
-    }
-    for (const std::uint32_t c : DecodeUtf8(bytes)) {
-      const bool letter = c == ' ' || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
-      if (!letter && !(beyond_ascii && c >= 0x80 && c != 0xFFFD && (c < 0xD800 || c > 0xDFFF))) return false;
-    }
-    return true;
-  };
+void Vocabulary::FillSlice(bool (*simple)(std::uint32_t code_point), Slice& slice) const {
   slice.inside.assign(mask_words(), 0);
   std::vector<TokenTrie::Entry> others;
-  for (std::uint32_t id = 0; id < size(); ++id) {
-    if (special_[id] || options_.tokens[id].empty()) continue;
-    if (simple(options_.tokens[id])) {
-      SetBit(slice.inside, id);
-    } else {
-      others.push_back({options_.tokens[id], id});
+  for (std::uint32_t node = 1; node < trie_.size(); ++node) {
+    const auto tokens = trie_.tokens(node);
+    if (tokens.empty()) continue;
+    const std::string_view bytes = options_.tokens[tokens[0]];
+    const std::vector<std::uint32_t> decoded = DecodeUtf8(bytes);
+    const bool inside = std::all_of(decoded.begin(), decoded.end(), simple);
+    for (const std::uint32_t token : tokens) {
+      if (inside) {
+        SetBit(slice.inside, token);
+      } else {
+        others.push_back({bytes, token});
+      }
     }
   }
-  slice.others = TokenTrie(std::move(others));
+  slice.others = TokenTrie(std::move(others), true);
   // Both tries are in the same order, so one pass finds every node's place in the larger one.
   std::vector<std::uint32_t> at(slice.others.depth_max() + 1u, 0);
   slice.main_node.assign(slice.others.size(), 0);

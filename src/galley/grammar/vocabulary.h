@@ -3,6 +3,7 @@
 // ids end a text and which are control tokens. Built once per model, immutable afterwards, safe from any thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -26,7 +27,8 @@ class TokenTrie {
     std::uint32_t token;
   };
   TokenTrie() = default;
-  explicit TokenTrie(std::vector<Entry> entries);
+  // `sorted`: the entries are in order of bytes, then token.
+  explicit TokenTrie(std::vector<Entry> entries, bool sorted = false);
 
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(parent_.size()); }
   [[nodiscard]] std::uint8_t byte(std::uint32_t node) const { return nodes_[node].byte; }
@@ -104,22 +106,24 @@ class Vocabulary {
   [[nodiscard]] std::string_view bytes(std::uint32_t token) const { return options_.tokens[token]; }
   [[nodiscard]] const TokenTrie& trie() const { return trie_; }
   [[nodiscard]] const PlainStrings& plain_strings() const { return plain_; }
-  [[nodiscard]] const Slice& letters() const { return letters_; }  // ASCII letters and blanks
-  [[nodiscard]] const Slice& words() const { return words_; }      // those and whole characters beyond ASCII
+  // Slices of a-z; of ASCII letters; of those and blanks; of those and whole characters beyond ASCII.
+  [[nodiscard]] const Slice& lower() const { return slices_[0]; }
+  [[nodiscard]] const Slice& letters() const { return slices_[1]; }
+  [[nodiscard]] const Slice& blanks() const { return slices_[2]; }
+  [[nodiscard]] const Slice& words() const { return slices_[3]; }
   // Longest-match tokens of `text`, for forced text. Empty when some byte has no token.
   [[nodiscard]] std::vector<std::uint32_t> Greedy(std::string_view text) const;
 
  private:
   explicit Vocabulary(VocabularyOptions options);
   void FillPlainStrings();
-  void FillSlice(bool beyond_ascii, Slice& slice) const;
+  void FillSlice(bool (*simple)(std::uint32_t code_point), Slice& slice) const;
 
   VocabularyOptions options_;
   std::vector<bool> special_;
   TokenTrie trie_;
   PlainStrings plain_;
-  Slice letters_;
-  Slice words_;
+  std::array<Slice, 4> slices_;
 };
 
 }  // namespace galley::grammar

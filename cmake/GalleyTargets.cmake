@@ -29,3 +29,13 @@ function(galley_test)
     DISCOVERY_MODE PRE_TEST
     PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
 endfunction()
+
+# galley_fuzz(NAME json_fuzz SOURCES json_fuzz.cc LINK galley::x)
+# A libFuzzer target, built by the fuzz preset alone, as part of the target `fuzzers`.
+function(galley_fuzz)
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;LINK" ${ARGN})
+  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LINK} galley_compile_options -fsanitize=fuzzer)
+  target_compile_definitions(${ARG_NAME} PRIVATE GALLEY_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  add_dependencies(fuzzers ${ARG_NAME})
+endfunction()

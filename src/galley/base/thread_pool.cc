@@ -6,13 +6,17 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <fstream>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "galley/base/check.h"
+#include "galley/base/log.h"
 
 namespace galley {
 
@@ -25,11 +29,19 @@ struct ThreadPool::Shared {
   bool stopping = false;
   const std::function<void(std::int64_t)>* body = nullptr;
   std::int64_t count = 0;
+  std::exception_ptr failure;  // guarded by mutex
   std::atomic<std::int64_t> next{0};
   std::vector<std::thread> workers;
 
+  // Exceptions stay inside: a thread that left while others run the body would take the body's variables with it.
   void Run() {
-    for (std::int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) (*body)(i);
+    try {
+      for (std::int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) (*body)(i);
+    } catch (...) {
+      next.store(count);  // the indices that are left
+      const std::lock_guard lock(mutex);
+      failure = std::current_exception();
+    }
   }
 
   void WorkerLoop() {
@@ -49,9 +61,16 @@ struct ThreadPool::Shared {
   }
 };
 
-ThreadPool::ThreadPool(int threads) : threads_(threads), shared_(std::make_unique<Shared>()) {
+ThreadPool::ThreadPool(int threads) : threads_(1), shared_(std::make_unique<Shared>()) {
   CHECK(threads >= 1) << "threads = " << threads;
-  for (int i = 1; i < threads; ++i) shared_->workers.emplace_back([shared = shared_.get()] { shared->WorkerLoop(); });
+  shared_->workers.reserve(static_cast<std::size_t>(threads - 1));
+  try {
+    for (; threads_ < threads; ++threads_) {
+      shared_->workers.emplace_back([shared = shared_.get()] { shared->WorkerLoop(); });
+    }
+  } catch (const std::system_error& error) {
+    log::Warning("only {} of {} threads could be started ({}); the work takes longer", threads_, threads, error.what());
+  }
 }
 
 ThreadPool::~ThreadPool() {
@@ -80,6 +99,7 @@ void ThreadPool::ParallelFor(std::int64_t count, const std::function<void(std::i
   std::unique_lock lock(shared_->mutex);
   shared_->finished.wait(lock, [&] { return shared_->workers_inside == 0; });
   shared_->body = nullptr;
+  if (shared_->failure) std::rethrow_exception(std::exchange(shared_->failure, nullptr));
 }
 
 namespace {

@@ -12,7 +12,8 @@ namespace galley {
 
 class ThreadPool {
  public:
-  // `threads` >= 1 counts the calling thread; 1 starts no thread at all.
+  // `threads` >= 1 counts the calling thread; 1 starts no thread at all. Where the system refuses to start as many (a
+  // limit on processes or address space), the pool has fewer and says so in the log.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -20,7 +21,8 @@ class ThreadPool {
 
   [[nodiscard]] int threads() const { return threads_; }
 
-  // Calls body(i) for i in [0, count). `body` must not call ParallelFor of the same pool and must not throw.
+  // Calls body(i) for i in [0, count). `body` must not call ParallelFor of the same pool. What it throws (memory ran
+  // out) reaches the caller once no thread is inside `body` any more; the indices left are then not run.
   void ParallelFor(std::int64_t count, const std::function<void(std::int64_t)>& body);
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Automaton over code points, made deterministic only where it is walked. One per regex, shared by every lexeme that
-// uses it. Not safe for concurrent use: the owner of a grammar holds its lock.
+// uses it. Not safe for concurrent use: a grammar belongs to one thread at a time.
 #pragma once
 
 #include <cstdint>

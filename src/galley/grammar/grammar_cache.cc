@@ -4,10 +4,9 @@
 #include <fmt/format.h>
 
 namespace galley::grammar {
-namespace {
 
-std::string KeyOf(std::string_view kind, const JsonValue& spec, const std::vector<Marker>& markers,
-                  const CompileOptions& options, const Vocabulary* vocabulary) {
+std::string GrammarCache::KeyOf(std::string_view kind, const JsonValue& spec, const std::vector<Marker>& markers,
+                                const CompileOptions& options, const Vocabulary* vocabulary) {
   const Limits& l = options.limits;
   std::string key =
       fmt::format("{}|{}|{}{}{}|{},{},{},{},{},{},{}|", kind, static_cast<const void*>(vocabulary),
@@ -17,12 +16,9 @@ std::string KeyOf(std::string_view kind, const JsonValue& spec, const std::vecto
   return key + JsonText(spec);
 }
 
-}  // namespace
-
 std::size_t GrammarCache::BytesOf(const Entry& entry) {
   std::size_t out = sizeof(Entry) + 2 * entry.key.size();
   if (!entry.result) return out + entry.result.error().message.size();
-  const std::lock_guard lock(entry.result->program->mutex());
   return out + entry.result->program->bytes();
 }
 
@@ -40,32 +36,31 @@ void GrammarCache::Shrink() {
   stats_.entries = entries_.size();
 }
 
+std::optional<Compiled<Grammar>> GrammarCache::Find(std::string_view key) {
+  const auto found = index_.find(key);
+  if (found == index_.end()) {
+    ++stats_.misses;
+    return std::nullopt;
+  }
+  ++stats_.hits;
+  entries_.splice(entries_.begin(), entries_, found->second);
+  return entries_.front().result;
+}
+
+void GrammarCache::Put(std::string key, Compiled<Grammar> result) {
+  if (index_.find(key) != index_.end()) return;
+  entries_.push_front({std::move(key), std::move(result), 0});
+  index_.emplace(entries_.front().key, entries_.begin());
+  Shrink();
+}
+
 Compiled<Grammar> GrammarCache::Get(std::string_view kind, const JsonValue& spec, const std::vector<Marker>& markers,
                                     const CompileOptions& options, std::shared_ptr<const Vocabulary> vocabulary) {
   std::string key = KeyOf(kind, spec, markers, options, vocabulary.get());
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = index_.find(key);
-    if (found != index_.end()) {
-      ++stats_.hits;
-      entries_.splice(entries_.begin(), entries_, found->second);
-      return entries_.front().result;
-    }
-    ++stats_.misses;
-  }
+  if (auto known = Find(key)) return std::move(*known);
   Compiled<Grammar> result = CompileKind(kind, spec, markers, options, std::move(vocabulary));
-  const std::lock_guard lock(mutex_);
-  if (index_.find(key) == index_.end()) {
-    entries_.push_front({std::move(key), result, 0});
-    index_.emplace(entries_.front().key, entries_.begin());
-    Shrink();
-  }
+  Put(std::move(key), result);
   return result;
-}
-
-GrammarCache::Stats GrammarCache::stats() const {
-  const std::lock_guard lock(mutex_);
-  return stats_;
 }
 
 }  // namespace galley::grammar

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A lexeme as a deterministic automaton over bytes, built where it is walked. Every state handed out can still reach an
-// accepted text, so a byte that leads to a state is a byte that some completion uses. Owned by a grammar and used under
-// its lock.
+// accepted text, so a byte that leads to a state is a byte that some completion uses. Owned by a grammar and
+// used by its thread.
 #pragma once
 
 #include <array>

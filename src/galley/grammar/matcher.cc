@@ -23,7 +23,6 @@ void SetAll(std::vector<MaskWord>& mask, const std::vector<MaskWord>& bits) {
 }  // namespace
 
 Matcher::Matcher(Grammar grammar) : grammar_(std::move(grammar)) {
-  const std::lock_guard lock(grammar_.program->mutex());
   session_ = std::make_shared<Session>(*grammar_.program);
   history_.push_back(session_->states.start());
 }
@@ -53,7 +52,6 @@ Matcher::Id Matcher::After(Id from, std::uint32_t token) {
 
 bool Matcher::Accept(std::uint32_t token) {
   if (terminated_) return false;
-  const std::lock_guard lock(grammar_.program->mutex());
   const Id now = history_.back();
   if (token < grammar_.vocabulary->size() && grammar_.vocabulary->is_end(token) &&
       session_->states.state(now).complete) {
@@ -86,7 +84,6 @@ void Matcher::Reset() {
 }
 
 bool Matcher::can_stop() {
-  const std::lock_guard lock(grammar_.program->mutex());
   return session_->states.state(history_.back()).complete;
 }
 
@@ -99,7 +96,6 @@ void Matcher::CompactIfLarge() {
 }
 
 std::size_t Matcher::bytes() const {
-  const std::lock_guard lock(grammar_.program->mutex());
   return session_->states.bytes() + session_->kept.size() * grammar_.vocabulary->mask_words() * 8 +
          history_.size() * sizeof(Id);
 }
@@ -136,7 +132,6 @@ void Matcher::FillMask(std::span<MaskWord> out) {
     std::fill(out.begin(), out.end(), 0);
     return;
   }
-  const std::lock_guard lock(grammar_.program->mutex());
   const std::vector<MaskWord>& mask = MaskOf(history_.back());
   std::copy(mask.begin(), mask.end(), out.begin());
 }
@@ -148,7 +143,6 @@ std::vector<bool> Matcher::FillTreeMasks(std::span<const std::int32_t> parents, 
   std::fill(out.begin(), out.end(), 0);
   std::vector<bool> valid(tokens.size(), false);
   std::vector<Id> ids(tokens.size(), ParseStates::kDead);
-  const std::lock_guard lock(grammar_.program->mutex());
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     CHECK(parents[i] < static_cast<std::int32_t>(i)) << "draft tree node " << i << " comes before its parent";
     const Id parent = parents[i] < 0 ? history_.back() : ids[static_cast<std::size_t>(parents[i])];
@@ -322,7 +316,6 @@ void Matcher::Compute(Id id, std::vector<MaskWord>& mask) {
 std::string Matcher::ForcedText(std::size_t bytes_max) {
   std::string out;
   if (terminated_) return out;
-  const std::lock_guard lock(grammar_.program->mutex());
   ParseStates& states = session_->states;
   Id id = history_.back();
   while (out.size() < bytes_max) {
@@ -351,7 +344,6 @@ std::string Matcher::ForcedText(std::size_t bytes_max) {
 }
 
 Matcher::Judgement Matcher::Check(std::string_view text, std::string_view marker, std::uint32_t marker_token) {
-  const std::lock_guard lock(grammar_.program->mutex());
   ParseStates& states = session_->states;
   Judgement out;
   Id id = states.start();
@@ -370,8 +362,16 @@ Matcher::Judgement Matcher::Check(std::string_view text, std::string_view marker
 void FillMasks(std::span<Matcher* const> matchers, std::span<MaskWord> out, const ParallelFor& parallel_for) {
   if (matchers.empty()) return;
   const std::size_t words = out.size() / matchers.size();
-  parallel_for(matchers.size(), [&](std::size_t i) {
-    if (matchers[i] != nullptr) matchers[i]->FillMask(out.subspan(i * words, words));
+  std::vector<std::vector<std::size_t>> groups;  // rows by grammar
+  std::unordered_map<const Program*, std::size_t> index;
+  for (std::size_t i = 0; i < matchers.size(); ++i) {
+    if (matchers[i] == nullptr) continue;
+    const auto [it, fresh] = index.try_emplace(matchers[i]->grammar().program.get(), groups.size());
+    if (fresh) groups.emplace_back();
+    groups[it->second].push_back(i);
+  }
+  parallel_for(groups.size(), [&](std::size_t group) {
+    for (const std::size_t i : groups[group]) matchers[i]->FillMask(out.subspan(i * words, words));
   });
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Constrained decoding of one sequence: which tokens may come next, and what changes when one does. A token is allowed
 // iff prefix + token can still be completed; end tokens iff the prefix is complete; control tokens only where the
-// grammar names them. A matcher belongs to one thread at a time; matchers of one grammar may run on several threads,
-// each call holding the grammar's lock.
+// grammar names them. All matchers of one grammar belong to one thread at a time, because they share its lexemes;
+// those of different grammars do not care for each other.
 #pragma once
 
 #include <cstdint>
@@ -68,7 +68,7 @@ class Matcher {
   [[nodiscard]] const Grammar& grammar() const { return grammar_; }
 
  private:
-  // What forks share. Touched under the program's lock.
+  // What forks share.
   struct Session {
     explicit Session(Program& program) : states(program) {}
     ParseStates states;
@@ -112,7 +112,7 @@ class Matcher {
 using ParallelFor = std::function<void(std::size_t, const std::function<void(std::size_t)>&)>;
 
 // Masks of a batch, one row of mask_words() words per matcher; null matchers leave their row alone. Rows of different
-// grammars are computed at the same time.
+// grammars are computed at the same time, rows of one grammar one after the other.
 void FillMasks(std::span<Matcher* const> matchers, std::span<MaskWord> out, const ParallelFor& parallel_for);
 
 }  // namespace galley::grammar

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lexeme of a JSON number within bounds and multiples, compared exactly in decimal. Spellings: plain decimals of any
 // length; an exponent after one non-zero digit (and its fraction) or after a zero mantissa. Integers may have a zero
-// fraction and an exponent that is not negative. Used under the grammar's lock.
+// fraction and an exponent that is not negative. Used by the grammar's thread.
 #pragma once
 
 #include <array>

@@ -2,7 +2,7 @@
 // States of an Earley recogniser over bytes whose terminals are lexemes. A state is a set of items; equal sets are one
 // state, so a loop in the text comes back to states whose successors and masks are known. An item's origin is the state
 // in which its rule began, which keeps recursion exact at any depth; calls in tail position take over the caller's
-// origin, so right recursion does not grow. One per matcher, used under the program's lock.
+// origin, so right recursion does not grow. One per matcher, used by the program's thread.
 #pragma once
 
 #include <cstdint>

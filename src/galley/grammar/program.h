@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -140,8 +139,7 @@ class Program {
   [[nodiscard]] const ArraySpec& array(std::uint32_t i) const { return arrays_[i]; }
   [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
 
-  // Running; the caller holds mutex().
-  [[nodiscard]] std::mutex& mutex() { return mutex_; }
+  // Running: fills in lexemes and their masks, so one thread at a time.
   [[nodiscard]] Machine& machine(std::uint32_t i) { return *machines_[i]; }
   [[nodiscard]] const LexemeMask& MaskOf(std::uint32_t machine, Machine::State state, const Vocabulary& vocabulary,
                                          bool keep_leaf_exits);
@@ -157,7 +155,6 @@ class Program {
   std::vector<ArraySpec> arrays_;
   std::vector<std::string> warnings_;
   RuleId root_ = 0;
-  std::mutex mutex_;
   std::unordered_map<std::uint64_t, LexemeMask> masks_;
   std::size_t mask_bytes_ = 0;
 };

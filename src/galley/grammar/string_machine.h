@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lexeme whose decoded text a TextAutomaton judges: raw UTF-8, or a JSON string with its quotes and every spelling of
-// its characters (two-letter escapes, \uXXXX, surrogate pairs; lone surrogates never). Used under the grammar's lock.
+// its characters (two-letter escapes, \uXXXX, surrogate pairs; lone surrogates never). Used by the grammar's thread.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,8 @@ namespace galley::model {
 class Checkpoint {
  public:
   // Errors: kNotFound (no such directory or file: says what a model directory contains), kUnsupported (another
-  // architecture), kCorrupt (a hostile or damaged file; missing, extra or wrong tensors, all listed in one message).
+  // architecture), kCorrupt (a hostile or damaged file; missing, extra or wrong tensors, all listed in one message),
+  // kIo (a file that cannot be read), kResourceExhausted (a file beyond the limits of docs/checkpoint.md).
   [[nodiscard]] static Result<Checkpoint> Open(const std::filesystem::path& dir);
 
   Checkpoint(Checkpoint&&) noexcept;

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+# The front door: `make help` lists what can be done. Each target first sees to the system packages it needs
+# (scripts/packages.txt), so a fresh Debian 12 or Ubuntu 24.04 needs no other set-up. CMake presets do the building.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+
+PROMPT ?= Once upon a time
+RUN_ARGS ?= --raw --max-tokens 93 --temperature 0.7 --top-p 0.9 --seed 5
+PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 20
+BENCH_ARGS ?=
+CTEST_ARGS ?=
+
+# As many compilers as processors, but no more than one for each 1.5 GiB of memory that is free.
+JOBS ?= $(shell awk -v cpus="$$(nproc)" '/^MemAvailable/ { n = int($$2 / 1572864) } END { if (n > cpus || n == "") n = cpus; print n < 1 ? 1 : n }' /proc/meminfo)
+
+INSTALL := bash scripts/install_packages.sh
+CTEST := ctest --no-tests=error --output-on-failure -j $(JOBS)
+export PROMPT
+
+.PHONY: build run test test-all lint tidy format bench fuzz asan tsan install packages sizes clean help
+
+build: build/release/build.ninja ## Build the release preset into build/release (the default target)
+	@ninja -C build/release -n | grep -q 'no work to do' || cmake --build build/release -j $(JOBS)
+
+run: build/release/build.ninja ## Continue PROMPT="…" with the embedded nano model (RUN_ARGS="…" replaces the settings)
+	@ninja -C build/release -n galley | grep -q 'no work to do' || { \
+	  echo "Building the program once; this takes some minutes on two cores."; \
+	  cmake --build build/release -j $(JOBS) --target galley; }
+	@printf '%s' "$$PROMPT"
+	@build/release/galley generate $(RUN_ARGS) "$$PROMPT"
+
+test: build ## Build and run the fast tests (a minute at most on two idle cores, after the build)
+	@$(CTEST) --test-dir build/release -LE slow $(CTEST_ARGS)
+
+test-all: build ## Build and run every test, those labelled slow as well
+	@$(CTEST) --test-dir build/release $(CTEST_ARGS)
+
+lint: build/release/build.ninja ## Check layers, repository rules and format; clang-tidy on changed files
+	@$(INSTALL) lint
+	@status=0; \
+	python3 scripts/check_layers.py || status=1; \
+	python3 scripts/check_repo.py || status=1; \
+	bash scripts/clang_format.sh || status=1; \
+	bash scripts/clang_tidy.sh || status=1; \
+	exit $$status
+
+tidy: build/release/build.ninja ## Run clang-tidy on every file (minutes)
+	@$(INSTALL) lint
+	@bash scripts/clang_tidy.sh --all
+
+format: ## Format every tracked C++ file in place
+	@$(INSTALL) lint
+	@bash scripts/clang_format.sh --fix
+
+bench: build ## Run the benchmarks (BENCH_ARGS="--benchmark_filter=…" chooses)
+	@found=0; for bench in build/release/bench/*_bench; do \
+	  [[ -x $$bench ]] || continue; found=1; echo "== $${bench##*/}"; "$$bench" $(BENCH_ARGS); \
+	done; [[ $$found == 1 ]] || echo "There are no benchmarks yet."
+
+fuzz: ## Run each fuzz target for FUZZ_SECONDS (20) seconds; needs clang
+	@$(INSTALL) fuzz
+	@$(MAKE) --no-print-directory build/fuzz/build.ninja
+	@cmake --build build/fuzz -j $(JOBS) --target fuzzers
+	@bash scripts/run_fuzzers.sh build/fuzz $(FUZZ_SECONDS)
+
+asan tsan: %: build/%/build.ninja ## Build with sanitizers and run the fast tests (asan covers undefined behaviour too)
+	@cmake --build build/$@ -j $(JOBS)
+	@$(CTEST) --test-dir build/$@ -LE slow $(CTEST_ARGS)
+
+install: build ## Install the program under PREFIX (/usr/local)
+	@cmake --install build/release --prefix "$(PREFIX)"
+
+sizes: ## Print what the tracked files weigh against their budgets
+	@python3 scripts/check_repo.py --sizes
+
+packages: ## Install the system packages that are missing
+	@$(INSTALL)
+
+clean: ## Remove everything that was built
+	rm -rf build
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+# Ninja reruns CMake when a listed file changes; presets are the one input that it does not know.
+build/%/build.ninja: CMakePresets.json | packages
+	@cmake --preset $* >/dev/null
+	@touch $@

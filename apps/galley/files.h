@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files and texts that commands are given, and the model that comes with the program.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "command.h"
+#include "galley/base/error.h"
+#include "galley/base/strong_id.h"
+
+namespace galley::app {
+
+inline constexpr std::size_t kConfigBytesMax = std::size_t{2} << 20;
+inline constexpr std::size_t kPromptBytesMax = std::size_t{64} << 20;
+
+// Errors: kNotFound, kInvalidArgument (a directory, more than `bytes_max`), kIo.
+[[nodiscard]] Result<std::string> ReadFile(const std::filesystem::path& path, std::size_t bytes_max);
+
+// Makes sure that a result can be written before the work for it begins: creates the file or leaves an existing one as
+// it is. Errors: kInvalidArgument, kNotFound, kIo.
+[[nodiscard]] Status CheckWritable(const std::filesystem::path& path);
+
+// The text of --prompt-file, of the arguments joined by blanks, or of standard input (for `-` and when nothing else is
+// given and it is not a terminal). With `strip_newline` one newline at the end of a file or of standard input is taken
+// off. Errors: kInvalidArgument when the text is given twice or not at all or is not UTF-8; those of reading.
+[[nodiscard]] Result<std::string> ReadText(Context& context, bool strip_newline);
+
+// A JSON array of token ids; `where` names it in errors.
+[[nodiscard]] Result<std::vector<TokenId>> ParseIds(std::string_view json, std::string_view where);
+// The ids of the file of --ids, `-` being standard input.
+[[nodiscard]] Result<std::vector<TokenId>> ReadIds(Context& context);
+
+// --model, or the model that comes with the program: `models/nano` of the source tree that the binary was built in, or
+// `share/galley/models/nano` beside the installed one. kNotFound says where it looked.
+[[nodiscard]] Result<std::filesystem::path> ModelDir(const Context& context);
+
+}  // namespace galley::app

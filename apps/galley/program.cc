@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "program.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <new>
+
+#include "files.h"
+#include "galley/base/config_file.h"
+#include "galley/base/log.h"
+#include "galley/base/nearest.h"
+#include "galley/base/option_table.h"
+
+namespace galley::app {
+namespace {
+
+constexpr Command kCommands[] = {
+    {"generate", "answer one prompt, or continue a text", "[PROMPT…]",
+     "The prompt is the arguments, the file of --prompt-file, the token ids of --ids, or standard input. It is "
+     "answered "
+     "as a\nchat message unless --raw is given. The answer is printed as it comes; --json prints one object at the "
+     "end.\n"
+     "\n"
+     "  galley generate \"Why do birds fly?\"\n"
+     "  galley generate --thinking --temperature 0 \"What is 27 + 45?\"\n"
+     "  galley generate --raw --max-tokens 50 \"Once upon a time\"\n"
+     "  galley generate --json --logprobs 5 --seed 1 < prompt.txt\n",
+     RunGenerate},
+    {"chat", "talk with the model in the terminal", "",
+     "Each line is a message. Lines that start with a slash are commands; /help lists them.\nCtrl-C stops an answer, "
+     "Ctrl-D "
+     "ends.\n",
+     RunChat},
+    {"tokenize", "turn text into token ids, or ids into text", "[TEXT…]",
+     "The text is the arguments, the file of --prompt-file, or standard input, byte for byte.\n"
+     "\n"
+     "  galley tokenize \"Once upon a time\"\n"
+     "  galley tokenize --tokens --special \"<｜User｜>Hi\"\n"
+     "  galley tokenize --decode 554 550 259 495\n",
+     RunTokenize},
+    {"inspect", "check a model directory and describe it", "[MODEL]",
+     "Opens every file of the directory and compares the tensors with what the configuration implies. Without MODEL, "
+     "the\n"
+     "small model that comes with Galley.\n",
+     RunInspect},
+    {"dump", "write a model's intermediate tensors, or compare them", "",
+     "Runs a prompt through the model and writes its intermediate tensors (--out), or prints how far they are from "
+     "those "
+     "of\nanother implementation (--compare), one line a tensor.\n"
+     "\n"
+     "  galley dump --ids ids.json --out tensors.safetensors\n"
+     "  galley dump --model DIR --compare golden.safetensors\n",
+     RunDump},
+    {"options", "list all options", "", "", RunOptions},
+    {"version", "print the version", "", "", RunVersion},
+};
+
+constexpr std::string_view kHelpTopics[] = {"exit-codes"};
+
+struct ExitCodeRow {
+  ErrorCode code;
+  std::string_view meaning;
+};
+
+constexpr ExitCodeRow kExitCodes[] = {
+    {ErrorCode::kInternal, "a bug in Galley"},
+    {ErrorCode::kInvalidArgument, "wrong use: an option, a prompt or an input file that cannot be right"},
+    {ErrorCode::kNotFound, "a file or model does not exist"},
+    {ErrorCode::kUnsupported, "understood, but not something that this version or this model can do"},
+    {ErrorCode::kCorrupt, "a damaged model or file"},
+    {ErrorCode::kResourceExhausted, "not enough memory or room"},
+    {ErrorCode::kIo, "the operating system failed to read or write"},
+    {ErrorCode::kDeadline, "a wait took too long"},
+    {ErrorCode::kUnavailable, "shutting down, or a peer is gone"},
+    {ErrorCode::kDevice, "an accelerator reported a fault"},
+    {ErrorCode::kCancelled, "stopped with Ctrl-C"},
+};
+
+const Command* FindCommand(std::string_view name) {
+  const std::span<const Command> commands = Commands();
+  const auto found = std::find_if(commands.begin(), commands.end(), [&](const Command& c) { return c.name == name; });
+  return found == commands.end() ? nullptr : &*found;
+}
+
+std::string ProgramHelp() {
+  std::string text =
+      "Galley runs the DeepSeek V4 family of language models.\n\nUsage: galley COMMAND [OPTIONS] "
+      "[ARGUMENTS]\n\nCommands:\n";
+  for (const Command& command : Commands()) text += fmt::format("  {:<10} {}\n", command.name, command.summary);
+  text += fmt::format("  {:<10} {}\n\n", "help", "show this page, the page of a command, or `help exit-codes`");
+  text +=
+      "`galley COMMAND --help` lists the options of a command. Options can also stand in the environment (GALLEY_…) "
+      "and\n"
+      "in a TOML file (--config). Without --model, commands use the small model that comes with Galley.\n";
+  return text;
+}
+
+std::string CommandHelp(const Command& command) {
+  const std::string option_text = options::HelpText(options::AllOptions(), command.name);
+  std::string text =
+      fmt::format("galley {}: {}\n\nUsage: galley {}{}{}{}\n", command.name, command.summary, command.name,
+                  option_text.empty() ? "" : " [OPTIONS]", command.arguments.empty() ? "" : " ", command.arguments);
+  if (!command.text.empty()) text += fmt::format("\n{}", command.text);
+  if (!option_text.empty()) text += fmt::format("\n{}", option_text);
+  return text;
+}
+
+tl::unexpected<Error> UnknownCommand(std::string_view name) {
+  std::vector<std::string_view> names = {"help"};
+  for (const Command& command : Commands()) names.push_back(command.name);
+  if (name.starts_with('-')) {
+    return Err(ErrorCode::kInvalidArgument, "options go after the command; `galley --help` lists the commands",
+               std::string(name));
+  }
+  return Err(ErrorCode::kInvalidArgument, fmt::format("there is no command {}{}; `galley --help` lists the commands",
+                                                      name, Suggestion(name, names)));
+}
+
+Result<int> RunHelp(std::span<const std::string> topics, Terminal& terminal) {
+  if (topics.empty()) {
+    terminal.Write(ProgramHelp());
+    return kExitOk;
+  }
+  if (topics[0] == kHelpTopics[0]) {
+    terminal.Write(ExitCodesText());
+    return kExitOk;
+  }
+  const Command* command = FindCommand(topics[0]);
+  if (command == nullptr) return UnknownCommand(topics[0]);
+  terminal.Write(CommandHelp(*command));
+  return kExitOk;
+}
+
+// The path that --config or its variable gives; "" for none.
+std::string ConfigPath(const options::CommandLine& line, const options::Environment& environment) {
+  for (auto flag = line.flags.rbegin(); flag != line.flags.rend(); ++flag) {
+    if (flag->spec->name == "config") return flag->value;
+  }
+  const auto found = environment.find("GALLEY_CONFIG");
+  return found == environment.end() ? "" : found->second;
+}
+
+struct LevelName {
+  std::string_view name;
+  log::Level level;
+};
+
+constexpr LevelName kLevels[] = {{"debug", log::Level::kDebug},
+                                 {"info", log::Level::kInfo},
+                                 {"warning", log::Level::kWarning},
+                                 {"error", log::Level::kError}};
+
+Result<int> RunCommand(const Command& command, std::span<const std::string> arguments, const Process& process,
+                       Terminal& terminal) {
+  const options::Table table = options::AllOptions();
+  ASSIGN_OR_RETURN(const options::CommandLine line, options::ParseCommandLine(table, command.name, arguments));
+  if (line.help) {
+    terminal.Write(CommandHelp(command));
+    return kExitOk;
+  }
+  std::vector<options::FileEntry> entries;
+  const std::string config = ConfigPath(line, process.environment);
+  if (!config.empty()) {
+    ASSIGN_OR_RETURN(const std::string toml, ReadFile(config, kConfigBytesMax));
+    ASSIGN_OR_RETURN(entries, options::ParseConfigFile(toml, config));
+  }
+  ASSIGN_OR_RETURN(const options::Values values,
+                   options::Resolve(table, {command.name, line, process.environment, entries, config}));
+  for (const std::string& warning : values.warnings()) terminal.Complain("warning: " + warning);
+  for (const LevelName& row : kLevels) {
+    if (row.name == values.String("log-level")) log::SetLevel(row.level);
+  }
+  if (!line.positionals.empty() && command.arguments.empty()) {
+    return Err(ErrorCode::kInvalidArgument,
+               fmt::format("`galley {}` takes no arguments besides its options", command.name), line.positionals[0]);
+  }
+  Context context{terminal, values, line.positionals, process.environment, process.executable, process.make_generator};
+  return command.run(context);
+}
+
+Result<int> Dispatch(const Process& process, Terminal& terminal) {
+  const std::span<const std::string> arguments = process.arguments;
+  if (arguments.empty()) {
+    terminal.Note(ProgramHelp());
+    return Info(ErrorCode::kInvalidArgument).exit_code;
+  }
+  const std::string& name = arguments[0];
+  if (name == "help" || name == "--help" || name == "-h") return RunHelp(arguments.subspan(1), terminal);
+  const Command* command = FindCommand(name == "--version" || name == "-V" ? "version" : name);
+  if (command == nullptr) return UnknownCommand(name);
+  return RunCommand(*command, arguments.subspan(1), process, terminal);
+}
+
+}  // namespace
+
+std::span<const Command> Commands() {
+  return kCommands;
+}
+
+std::string ExitCodesText() {
+  std::string text = fmt::format("{:>4}  {:<20}{}\n", 0, "", "success; also when the reader of the output went away");
+  for (const ExitCodeRow& row : kExitCodes) {
+    text += fmt::format("{:>4}  {:<20}{}\n", Info(row.code).exit_code, Info(row.code).label, row.meaning);
+  }
+  return text;
+}
+
+int RunProgram(const Process& process, Terminal& terminal) {
+  Result<int> result = kExitOk;
+  try {
+    result = Dispatch(process, terminal);
+  } catch (const std::bad_alloc&) {
+    result = Err(ErrorCode::kResourceExhausted, "not enough memory; use a smaller model or free some memory");
+  }
+  terminal.Progress("");
+  if (result && !terminal.write_status()) result = Err(terminal.write_status().error());
+  if (result) return *result;
+  terminal.Complain(result.error().ToString());
+  return Info(result.error().code).exit_code;
+}
+
+}  // namespace galley::app

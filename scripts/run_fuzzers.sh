@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs each libFuzzer target that a build folder declares for some seconds: run_fuzzers.sh build/fuzz 20. Inputs that
+# a target learns are kept in <build folder>/corpus; seeds and words of target X_fuzz are read from fuzz/corpus/X and
+# fuzz/X.dict. A crash leaves its input beside the corpus and ends the run with the command that repeats it.
+set -euo pipefail
+
+build=$1
+seconds=$2
+found=0
+while read -r target; do
+  found=1
+  name=$(basename "$target")
+  corpus=$build/corpus/$name
+  mkdir -p "$corpus"
+  extra=()
+  [[ -f fuzz/${name%_fuzz}.dict ]] && extra+=("-dict=fuzz/${name%_fuzz}.dict")
+  extra+=("$corpus")
+  [[ -d fuzz/corpus/${name%_fuzz} ]] && extra+=("fuzz/corpus/${name%_fuzz}")
+  echo "== $name, $seconds s"
+  if ! "$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 -verbosity=0 \
+    -artifact_prefix="$corpus-" "${extra[@]}" >"$corpus.log" 2>&1; then
+    tail -n 40 "$corpus.log"
+    echo "$name failed; the input is above as 'Test unit written to', repeat with: $target FILE"
+    exit 1
+  fi
+  grep -E 'stat::(number_of_executed_units|new_units_added)' "$corpus.log" || true
+done < <(ninja -C "$build" -t targets all | sed -n "s|^\(.*_fuzz\): CXX_EXECUTABLE_LINKER.*|$build/\1|p" | sort)
+if [[ $found -eq 0 ]]; then echo "There are no fuzz targets in $build."; fi

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/backend/sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "galley/base/rng.h"
+
+namespace galley::backend {
+namespace {
+
+struct Candidate {
+  TokenId id;
+  double weight;  // exp((logit - largest) / temperature): a probability up to the common factor
+};
+
+bool MoreLikely(const Candidate& a, const Candidate& b) {
+  return a.weight > b.weight || (a.weight == b.weight && a.id < b.id);
+}
+
+// Index of the largest number, NaN never counting; nullopt when all are minus infinity or NaN.
+std::optional<TokenId> ArgMax(std::span<const float> logits) {
+  std::optional<TokenId> best;
+  float largest = -std::numeric_limits<float>::infinity();
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] > largest) {
+      largest = logits[i];
+      best = static_cast<TokenId>(i);
+    }
+  }
+  return best;
+}
+
+void KeepTopK(std::vector<Candidate>& candidates, std::size_t k) {
+  if (k == 0 || k >= candidates.size()) return;
+  std::nth_element(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(k), candidates.end(),
+                   MoreLikely);
+  candidates.resize(k);
+}
+
+// The smallest set of most likely tokens that holds at least the share `top_p`; the token that crosses it stays.
+void KeepTopP(std::vector<Candidate>& candidates, float top_p) {
+  if (top_p >= 1.0f) return;
+  std::sort(candidates.begin(), candidates.end(), MoreLikely);
+  double total = 0;
+  for (const Candidate& c : candidates) total += c.weight;
+  double sum = 0;
+  std::size_t kept = 0;
+  while (kept < candidates.size() && sum < static_cast<double>(top_p) * total) sum += candidates[kept++].weight;
+  candidates.resize(std::max<std::size_t>(kept, 1));
+}
+
+double LogSumExp(std::span<const float> logits, float largest) {
+  double sum = 0;
+  for (const float logit : logits) {
+    if (!std::isnan(logit)) sum += std::exp(static_cast<double>(logit) - static_cast<double>(largest));
+  }
+  return static_cast<double>(largest) + std::log(sum);
+}
+
+}  // namespace
+
+double SampleNoise(std::uint64_t seed, Position position, TokenId id) {
+  constexpr std::uint32_t kStream = 0;  // the sampling stream; others are for draws of another kind
+  const auto token = static_cast<std::uint32_t>(id);
+  const auto words = Philox4x32({token / 4, static_cast<std::uint32_t>(position),
+                                 static_cast<std::uint32_t>(static_cast<std::uint64_t>(position) >> 32), kStream},
+                                {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+  // All 32 bits, and log1p: precision lies at the small end, where the winner is decided.
+  const double uniform = (static_cast<double>(words[token % 4]) + 0.5) * 0x1p-32;
+  return -std::log1p(-uniform);
+}
+
+std::optional<TokenId> SampleRow(std::span<const float> logits, const SampleParams& params) {
+  const std::optional<TokenId> best = ArgMax(logits);
+  if (!best || params.temperature <= 0.0f) return best;
+  const auto largest = static_cast<double>(logits[static_cast<std::size_t>(*best)]);
+  if (std::isinf(largest)) return best;
+
+  std::vector<Candidate> candidates;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const double weight =
+        std::exp((static_cast<double>(logits[i]) - largest) / static_cast<double>(params.temperature));
+    if (weight > 0 && weight >= static_cast<double>(params.min_p))
+      candidates.push_back({static_cast<TokenId>(i), weight});
+  }
+  KeepTopK(candidates, static_cast<std::size_t>(std::max(params.top_k, 0)));
+  KeepTopP(candidates, params.top_p);
+
+  TokenId drawn = *best;
+  double winner = -1;
+  for (const Candidate& c : candidates) {
+    const double score = c.weight / SampleNoise(params.seed, params.position, c.id);
+    if (score > winner || (score == winner && c.id < drawn)) {
+      winner = score;
+      drawn = c.id;
+    }
+  }
+  return drawn;
+}
+
+float LogProbability(std::span<const float> logits, TokenId id) {
+  const std::optional<TokenId> best = ArgMax(logits);
+  if (!best) return -std::numeric_limits<float>::infinity();
+  const double total = LogSumExp(logits, logits[static_cast<std::size_t>(*best)]);
+  return static_cast<float>(static_cast<double>(logits[static_cast<std::size_t>(id)]) - total);
+}
+
+std::vector<RankedToken> TopTokens(std::span<const float> logits, int count) {
+  const std::optional<TokenId> best = ArgMax(logits);
+  if (!best || count <= 0) return {};
+  const double total = LogSumExp(logits, logits[static_cast<std::size_t>(*best)]);
+  std::vector<RankedToken> tokens;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (std::isnan(logits[i])) continue;
+    tokens.push_back({static_cast<TokenId>(i), static_cast<float>(static_cast<double>(logits[i]) - total)});
+  }
+  const auto kept = std::min(tokens.size(), static_cast<std::size_t>(count));
+  std::partial_sort(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(kept), tokens.end(),
+                    [&logits](const RankedToken& a, const RankedToken& b) {
+                      const float x = logits[static_cast<std::size_t>(a.id)],
+                                  y = logits[static_cast<std::size_t>(b.id)];
+                      return x > y || (x == y && a.id < b.id);
+                    });
+  tokens.resize(kept);
+  return tokens;
+}
+
+}  // namespace galley::backend

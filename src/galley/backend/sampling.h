@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a token is chosen from one row of logits: the rule that every backend implements, written for the host. Pure.
+//
+// Order: temperature, min-p, top-k, top-p (over what top-k left, renormalised), draw. Ties go to the lower id. The draw
+// is Gumbel-max with noise that depends on (seed, position, token id) and nothing else, so it does not change with the
+// batch, with filters that other requests use, or with how often one has drawn before.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "galley/base/strong_id.h"
+
+namespace galley::backend {
+
+struct SampleParams {
+  float temperature = 1.0f;  // 0: the largest logit
+  int top_k = 0;             // 0: off
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  std::uint64_t seed = 0;
+  Position position = 0;  // of the token that is drawn
+};
+
+// nullopt when no logit is a number above minus infinity: that row has no next token.
+[[nodiscard]] std::optional<TokenId> SampleRow(std::span<const float> logits, const SampleParams& params);
+
+struct RankedToken {
+  TokenId id = 0;
+  float logprob = 0;
+};
+
+// Natural logarithm of softmax(logits)[id], before temperature and filters.
+[[nodiscard]] float LogProbability(std::span<const float> logits, TokenId id);
+// The `count` most likely tokens, most likely first.
+[[nodiscard]] std::vector<RankedToken> TopTokens(std::span<const float> logits, int count);
+
+// Exponential noise of mean 1 that belongs to a token: p / noise is largest for the token drawn.
+[[nodiscard]] double SampleNoise(std::uint64_t seed, Position position, TokenId id);
+
+}  // namespace galley::backend

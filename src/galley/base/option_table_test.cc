@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/base/option_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <set>
+
+namespace galley::options {
+namespace {
+
+using ::testing::HasSubstr;
+
+Result<Values> Given(std::string_view command, const Environment& environment) {
+  return Resolve(AllOptions(), {command, CommandLine{}, environment, {}, ""});
+}
+
+TEST(OptionTable, RowsAreWellFormed) {
+  std::set<std::string, std::less<>> names;
+  for (const Spec& spec : AllOptions()) {
+    EXPECT_TRUE(names.insert(std::string(spec.name)).second) << spec.name;
+    EXPECT_EQ(spec.name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-"), std::string_view::npos)
+        << spec.name;
+    EXPECT_FALSE(spec.name.starts_with("no-")) << spec.name;
+    EXPECT_FALSE(spec.help.empty()) << spec.name;
+    EXPECT_TRUE(spec.help.ends_with(".")) << spec.name;
+    EXPECT_FALSE(spec.section.empty()) << spec.name;
+    EXPECT_FALSE(spec.commands.empty()) << spec.name;
+    EXPECT_EQ(spec.type == Type::kEnum, !spec.choices.empty()) << spec.name;
+    const bool bare = spec.type == Type::kBool || spec.type == Type::kEnum;
+    EXPECT_EQ(bare, spec.value_name.empty()) << spec.name;
+    EXPECT_EQ(Find(AllOptions(), spec.name), &spec) << spec.name << " is hidden by an alias";
+  }
+}
+
+TEST(OptionTable, DefaultsAreWithinTheirLimits) {
+  for (const Spec& spec : AllOptions()) {
+    if (spec.initial.empty()) continue;
+    const Result<Value> value = ParseValue(spec, spec.initial, spec.name);
+    EXPECT_TRUE(value.has_value()) << value.error().ToString();
+  }
+}
+
+TEST(OptionTable, ForeignValuesMeanSomethingToTheirOption) {
+  for (const Spec& spec : AllOptions()) {
+    for (const ForeignValue& row : spec.foreign.values) {
+      if (!row.refusal.empty()) continue;
+      EXPECT_TRUE(ParseValue(spec, row.meaning, spec.name).has_value()) << spec.name << " " << row.given;
+    }
+  }
+}
+
+TEST(OptionTable, TakesDeepInfersVariables) {
+  const Result<Values> values = Given("generate", {{"DEEPINFER_HF_MODEL_DIR", "m"},
+                                                   {"DEEPINFER_ENABLE_MTP_VARLEN", "0"},
+                                                   {"DEEPINFER_USE_NEXTN_DECODE", "0"},
+                                                   {"DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE", "compact"},
+                                                   {"DEEPINFER_YOCO_PREFILL_KEEP_TOKENS", "200"},
+                                                   {"DEEPINFER_BATCH_INVARIANT", "1"},
+                                                   {"DEEPINFER_ACCELERATOR", "nvidia"}});
+  ASSERT_TRUE(values.has_value()) << values.error().ToString();
+  EXPECT_TRUE(values->warnings().empty());
+  EXPECT_EQ(values->String("model"), "m");
+  EXPECT_EQ(values->String("decoder-truncation"), "compact");
+  EXPECT_EQ(values->Int("decoder-keep"), 200);
+  EXPECT_EQ(values->String("backend"), "cuda");
+}
+
+TEST(OptionTable, RefusesAscendByNamingWhatIsSupported) {
+  const Result<Values> values = Given("generate", {{"DEEPINFER_ACCELERATOR", "ascend"}});
+  ASSERT_FALSE(values.has_value());
+  EXPECT_EQ(values.error().code, ErrorCode::kUnsupported);
+  EXPECT_THAT(values.error().message, HasSubstr("nvidia"));
+}
+
+TEST(OptionTable, WarnsOfWhatItCannotHonour) {
+  const Result<Values> values =
+      Given("chat", {{"DEEPINFER_USE_NEXTN_DECODE", "5"}, {"DEEPINFER_ENABLE_MTP_VARLEN", "1"}});
+  ASSERT_TRUE(values.has_value()) << values.error().ToString();
+  EXPECT_EQ(values->warnings().size(), 2u);
+}
+
+TEST(OptionTable, RefusesUnknownForeignValues) {
+  for (const Spec& spec : AllOptions()) {
+    if (spec.foreign.values.empty()) continue;
+    const Result<Values> values = Given("generate", {{std::string(spec.foreign.name), "surprise"}});
+    ASSERT_FALSE(values.has_value()) << spec.name;
+    EXPECT_THAT(values.error().ToString(), HasSubstr(std::string(spec.foreign.name))) << spec.name;
+    EXPECT_THAT(values.error().ToString(), HasSubstr("it accepts " + std::string(spec.foreign.values[0].given)))
+        << spec.name;
+  }
+}
+
+TEST(OptionTable, CommittedPageIsCurrent) {
+  std::ifstream file(std::string(GALLEY_SOURCE_DIR) + "/docs/options.md");
+  const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  EXPECT_EQ(page, MarkdownPage(AllOptions())) << "run `galley options --markdown > docs/options.md`";
+}
+
+}  // namespace
+}  // namespace galley::options

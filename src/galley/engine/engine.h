@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine: many requests at once over one model. Submit, Cancel and stats may be called from any thread; events
+// arrive on the engine's own thread, in order, and exactly one terminal event ends each branch of a request. Times are
+// seconds.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "galley/base/error.h"
+#include "galley/base/strong_id.h"
+#include "galley/engine/generator.h"
+#include "galley/kv/replay.h"
+#include "galley/sched/scheduler.h"
+
+namespace galley::engine {
+
+struct EngineOptions {
+  std::filesystem::path model_dir;
+  std::string backend = "ref";
+  int threads = 0;               // of the backend; 0: as many as the process may use
+  std::int64_t max_seq_len = 0;  // 0: what the config states
+  int max_seqs = 16;             // sequences that run at once
+  int step_rows_max = 512;       // rows of one step, prompts and decodes together
+  int blocks = 0;                // history blocks of 128 tokens; 0: enough for max_seqs sequences of max_seq_len
+  int snapshots = 0;             // saved slots; 0: off
+  kv::ReplayMode replay = kv::ReplayMode::kBounded;
+  int decoder_keep = 0;        // decoder truncation: prompt rows that run the decoder layers; 0: all
+  double itl_target_s = 0.05;  // predicted step time that prefill chunks are cut to while sequences decode
+  int queue_max = 4096;
+  bool synchronous = false;  // plan a step only when the one before has ended; same tokens, for debugging
+};
+
+// Changes to the logits before a draw, in this order: ids that must not come, bias, repetition, frequency and presence.
+struct LogitRules {
+  std::vector<std::pair<TokenId, float>> bias = {};
+  std::vector<TokenId> allowed_ids = {};  // empty: every id
+  std::vector<TokenId> banned_ids = {};
+  double repetition_penalty = 1.0;  // over prompt and output: positive logits are divided, negative multiplied
+  double frequency_penalty = 0.0;   // times the count in the output
+  double presence_penalty = 0.0;    // once for each token in the output
+};
+
+struct EngineRequest {
+  std::vector<TokenId> prompt_ids;
+  SamplingParams sampling;
+  LogitRules rules;
+  int max_tokens = 256;
+  int min_tokens = 0;  // stop ids cannot be drawn before
+  std::vector<TokenId> stop_ids;
+  int n = 1;  // branches that share the prompt; branch j draws with BranchSeed(seed, j)
+  int priority = 0;
+  double deadline_s = 0;  // from now; 0: none
+  bool use_cache = true;
+  std::string cache_salt;  // requests share cached prefixes only with equal salts
+};
+
+// Seed of a branch: the request's own for branch 0.
+[[nodiscard]] std::uint64_t BranchSeed(std::uint64_t seed, int branch);
+
+struct StartedEvent {
+  double waited_s = 0;
+  std::int64_t cached_tokens = 0;    // prompt tokens whose history was found
+  std::int64_t replayed_tokens = 0;  // of those, run again to rebuild state
+  std::string hit_limit;             // why no more were found
+};
+struct TokenEvent {
+  int branch = 0;
+  GeneratedToken token;
+};
+struct FinishedEvent {
+  int branch = 0;
+  sched::FinishReason reason = sched::FinishReason::kStop;
+  bool request_done = false;  // no branch is left
+  Error error;                // with kError
+};
+using EngineEvent = std::variant<StartedEvent, TokenEvent, FinishedEvent>;
+
+// Runs on the engine's thread; must not block and must not call the engine other than Submit and Cancel.
+using EventSink = std::function<void(const EngineEvent&)>;
+
+struct BranchResult {
+  std::vector<GeneratedToken> tokens;
+  sched::FinishReason reason = sched::FinishReason::kStop;
+  Error error;
+};
+struct EngineResult {
+  StartedEvent start;
+  std::vector<BranchResult> branches;
+};
+
+struct EngineStats {
+  sched::SchedulerStats scheduler;
+  int running = 0;
+  int waiting = 0;
+  int steps_failed = 0;
+};
+
+class Engine {
+ public:
+  // Errors: those of LoadedModel::Load; kInvalidArgument naming an option.
+  [[nodiscard]] static Result<std::unique_ptr<Engine>> Create(const EngineOptions& options);
+  // Ends what is running with kCancelled.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  [[nodiscard]] const model::Config& config() const;
+  [[nodiscard]] const text::Tokenizer& tokenizer() const;
+
+  // Errors, without any event: kInvalidArgument naming field, value and limit; kUnavailable after Drain or Stop. What
+  // is refused later (queue full, never fits) comes as a FinishedEvent with kError.
+  [[nodiscard]] Result<RequestId> Submit(EngineRequest request, EventSink sink);
+  void Cancel(RequestId request);
+  [[nodiscard]] EngineStats stats() const;
+  // Takes no more requests and returns when those accepted have ended.
+  void Drain();
+
+  // Offline: all requests together; results in their order.
+  [[nodiscard]] Result<std::vector<EngineResult>> Generate(std::vector<EngineRequest> requests);
+
+ private:
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace galley::engine

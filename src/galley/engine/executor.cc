@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/engine/executor.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "galley/backend/sampling.h"
+#include "galley/base/check.h"
+#include "galley/engine/logit_rules.h"
+
+namespace galley::engine {
+
+Executor::Executor(LoadedModel& loaded, int slots, int snapshots, std::function<void()> on_done)
+    : loaded_(loaded),
+      tables_(static_cast<std::size_t>(slots)),
+      snapshot_count_(snapshots),
+      on_done_(std::move(on_done)) {}
+
+Status Executor::Prepare() {
+  if (snapshot_count_ > 0) {
+    ASSIGN_OR_RETURN(model::StateStorage places, model::StateStorage::Create(loaded_.backend(), loaded_.config(),
+                                                                             snapshot_count_, snapshot_count_));
+    snapshots_ = std::make_unique<model::StateStorage>(std::move(places));
+  }
+  thread_ = std::thread([this] { Loop(); });
+  return {};
+}
+
+Executor::~Executor() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Executor::Enqueue(StepJob job) {
+  {
+    std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+  }
+  wake_.notify_all();
+}
+
+std::optional<StepOutcome> Executor::Take() {
+  std::lock_guard lock(mutex_);
+  if (outcomes_.empty()) return std::nullopt;
+  StepOutcome outcome = std::move(outcomes_.front());
+  outcomes_.pop_front();
+  return outcome;
+}
+
+void Executor::Loop() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+    if (stopping_) return;
+    const StepJob job = std::move(jobs_.front());
+    jobs_.pop_front();
+    lock.unlock();
+    StepOutcome outcome = Run(job);
+    lock.lock();
+    outcomes_.push_back(std::move(outcome));
+    lock.unlock();
+    on_done_();
+    lock.lock();
+  }
+}
+
+void Executor::RunOps(const sched::StepPlan& plan) {
+  model::StateStorage& state = loaded_.state();
+  for (const sched::StateOp& op : plan.ops) {
+    const SlotId place(op.snapshot.value);
+    const BlockId place_block(op.snapshot.value);
+    switch (op.kind) {
+      case sched::StateOp::Kind::kFork:
+        state.CopySlot(loaded_.backend(), op.from, state, op.to);
+        if (op.from_block.valid()) state.CopyBlock(loaded_.backend(), op.from_block, state, op.to_block);
+        break;
+      case sched::StateOp::Kind::kSave:
+        state.CopySlot(loaded_.backend(), op.from, *snapshots_, place);
+        if (op.from_block.valid()) state.CopyBlock(loaded_.backend(), op.from_block, *snapshots_, place_block);
+        break;
+      case sched::StateOp::Kind::kRestore:
+        snapshots_->CopySlot(loaded_.backend(), place, state, op.to);
+        if (op.to_block.valid()) {
+          snapshots_->CopyBlock(loaded_.backend(), place_block, state, op.to_block);
+        }
+        break;
+    }
+  }
+}
+
+void Executor::UpdateTables(const sched::StepPlan& plan) {
+  for (const sched::TableUpdate& update : plan.tables) {
+    std::vector<std::int32_t>& table = tables_[static_cast<std::size_t>(update.slot.value)];
+    table.resize(static_cast<std::size_t>(update.first + update.count));
+    for (int i = 0; i < update.count; ++i) {
+      table[static_cast<std::size_t>(update.first + i)] =
+          plan.blocks[static_cast<std::size_t>(update.offset + i)].value;
+    }
+  }
+}
+
+model::SequenceInput Executor::DecodeInput(const sched::SequenceRows& rows) {
+  CHECK(rows.rows == 1) << rows.rows << " decode rows without drafts";
+  const std::vector<TokenId>& output = outputs_.at(rows.sequence);
+  return {.slot = rows.slot,
+          .start = rows.begin,
+          .tokens = std::span(output).last(1),
+          .blocks = tables_[static_cast<std::size_t>(rows.slot.value)],
+          .history_from = rows.write_from,
+          .encoder_floor = rows.encoder_floor,
+          .decoder_floor = rows.decoder_floor,
+          .logit_rows = 1};
+}
+
+Result<model::SequenceInput> Executor::PrefillInput(const StepJob& job, std::size_t index) {
+  const sched::SequenceRows& rows = job.plan.prefill[index];
+  const std::span<const TokenId> tokens = job.prefill_tokens[index];
+  const auto earlier = static_cast<std::size_t>(job.prefill_earlier[index]);
+  // The ids before the first row: there already when this chunk follows another, needed when it starts or restarts.
+  RETURN_IF_ERROR(loaded_.model().ResetSlot(loaded_.state(), rows.slot, rows.begin, tokens.first(earlier)));
+  return model::SequenceInput{.slot = rows.slot,
+                              .start = rows.begin,
+                              .tokens = tokens.subspan(earlier),
+                              .blocks = tables_[static_cast<std::size_t>(rows.slot.value)],
+                              .history_from = rows.write_from,
+                              .encoder_floor = rows.encoder_floor,
+                              .decoder_floor = rows.decoder_floor,
+                              .decoder_from = rows.tail_from,
+                              .logit_rows = rows.draws > 0 ? 1 : 0};
+}
+
+StepOutcome Executor::Run(const StepJob& job) {
+  const auto begin = std::chrono::steady_clock::now();
+  StepOutcome outcome;
+  outcome.step = job.plan.id;
+  outcome.done.step = job.plan.id;
+  outcome.status = [&]() -> Status {
+    RunOps(job.plan);
+    UpdateTables(job.plan);
+    std::vector<model::SequenceInput> inputs;
+    for (const sched::SequenceRows& rows : job.plan.decode) inputs.push_back(DecodeInput(rows));
+    for (std::size_t i = 0; i < job.plan.prefill.size(); ++i) {
+      ASSIGN_OR_RETURN(model::SequenceInput input, PrefillInput(job, i));
+      inputs.push_back(input);
+    }
+    if (inputs.empty()) return {};
+    ASSIGN_OR_RETURN(const float* device, loaded_.model().Forward(inputs, loaded_.state()));
+    std::size_t rows = 0;
+    for (const model::SequenceInput& input : inputs) rows += static_cast<std::size_t>(input.logit_rows);
+    std::vector<float> logits(rows * static_cast<std::size_t>(loaded_.config().vocab_size));
+    RETURN_IF_ERROR(loaded_.backend().CopyToHost(logits.data(), device, logits.size() * sizeof(float)));
+    DrawAll(job, logits, outcome);
+    return {};
+  }();
+  outcome.done.elapsed_us =
+      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin).count();
+  return outcome;
+}
+
+void Executor::DrawAll(const StepJob& job, const std::vector<float>& logits, StepOutcome& outcome) {
+  const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
+  outcome.done.draws.resize(job.plan.draws.size());
+  outcome.tokens.resize(job.plan.draws.size(), GeneratedToken{});
+  outcome.done.token_ids.resize(job.plan.draws.size());
+  std::size_t row = 0;
+  for (const auto* list : {&job.plan.decode, &job.plan.prefill}) {
+    for (const sched::SequenceRows& rows : *list) {
+      if (rows.draws == 0) continue;
+      const std::span<const float> row_logits = std::span(logits).subspan(row++ * vocab, vocab);
+      for (int i = 0; i < rows.draws; ++i) {
+        const auto at = static_cast<std::size_t>(rows.first_draw + i);
+        const StepJob::Draw& draw = job.draws[at];
+        std::vector<TokenId>& output = outputs_[job.plan.draws[at]];
+        if (draw.first) output.clear();
+        Result<GeneratedToken> token = DrawOne(draw, output, row_logits, rows.end());
+        const TokenId id = token ? token->id : 0;  // a failed draw ends its own sequence and no other
+        output.push_back(id);
+        const std::vector<TokenId>& stops = draw.context->stop_ids;
+        outcome.done.draws[at] = {.sequence = job.plan.draws[at],
+                                  .first = static_cast<int>(at),
+                                  .count = 1,
+                                  .stop = !token || std::find(stops.begin(), stops.end(), id) != stops.end()};
+        outcome.done.token_ids[at] = id;
+        outcome.tokens[at] = std::move(token);
+      }
+    }
+  }
+}
+
+Result<GeneratedToken> Executor::DrawOne(const StepJob::Draw& draw, const std::vector<TokenId>& output,
+                                         std::span<const float> logits, Position position) const {
+  const DrawContext& context = *draw.context;
+  const SamplingParams& s = context.sampling;
+  const bool early = static_cast<int>(output.size()) < context.min_tokens && !context.stop_ids.empty();
+  std::vector<float> changed;
+  std::span<const float> final_logits = logits;
+  if (early || HasRules(context.rules)) {
+    changed.assign(logits.begin(), logits.end());
+    const std::span<const TokenId> stops =
+        early ? std::span<const TokenId>(context.stop_ids) : std::span<const TokenId>();
+    ApplyRules(context.rules, context.prompt, output, stops, changed);
+    final_logits = changed;
+  }
+  const std::optional<TokenId> id = backend::SampleRow(final_logits, {.temperature = static_cast<float>(s.temperature),
+                                                                      .top_k = s.top_k,
+                                                                      .top_p = static_cast<float>(s.top_p),
+                                                                      .min_p = static_cast<float>(s.min_p),
+                                                                      .seed = BranchSeed(s.seed, draw.branch),
+                                                                      .position = position});
+  if (!id) {
+    return Err(ErrorCode::kInternal,
+               fmt::format("no token can follow position {}: every logit is minus infinity or NaN", position - 1));
+  }
+  GeneratedToken token{.id = *id, .logprob = 0, .alternatives = {}};
+  if (s.top_logprobs < 0) return token;
+  token.logprob = backend::LogProbability(logits, *id);
+  for (const backend::RankedToken& ranked : backend::TopTokens(logits, s.top_logprobs)) {
+    token.alternatives.push_back({.id = ranked.id, .logprob = ranked.logprob});
+  }
+  return token;
+}
+
+}  // namespace galley::engine

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs step plans on a loaded model: state copies, block tables, one forward pass, draws. It works on a thread of its
+// own, so that the next step is planned while one runs; steps end in the order in which they were enqueued. Everything
+// a step needs that the plan does not hold travels with it, so nothing is shared with the rank thread.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "galley/engine/engine.h"
+#include "galley/engine/loaded_model.h"
+#include "galley/sched/step_plan.h"
+
+namespace galley::engine {
+
+// What the draws of a sequence need to know; immutable.
+struct DrawContext {
+  std::vector<TokenId> prompt;
+  SamplingParams sampling;
+  LogitRules rules;
+  int min_tokens = 0;
+  std::vector<TokenId> stop_ids;
+};
+
+struct StepJob {
+  sched::StepPlan plan;
+  // For each of plan.prefill: tokens of its rows, and before them up to as many earlier ones as Engram looks back.
+  std::vector<std::vector<TokenId>> prefill_tokens;
+  std::vector<int> prefill_earlier;  // how many of those are earlier ones
+  // For each of plan.draws.
+  struct Draw {
+    std::shared_ptr<const DrawContext> context;
+    int branch = 0;
+    bool first = false;  // the sequence has drawn nothing yet
+  };
+  std::vector<Draw> draws;
+};
+
+struct StepOutcome {
+  sched::StepId step = -1;
+  Status status;
+  sched::StepDone done;
+  std::vector<Result<GeneratedToken>> tokens;  // one for each draw; an error concerns that sequence alone
+};
+
+class Executor {
+ public:
+  // `on_done` is called from the executor's thread when an outcome can be taken.
+  Executor(LoadedModel& loaded, int slots, int snapshots, std::function<void()> on_done);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  // Allocates the places of snapshots. Errors: kResourceExhausted.
+  [[nodiscard]] Status Prepare();
+  void Enqueue(StepJob job);
+  // The next finished step, if there is one.
+  [[nodiscard]] std::optional<StepOutcome> Take();
+
+ private:
+  void Loop();
+  [[nodiscard]] StepOutcome Run(const StepJob& job);
+  void RunOps(const sched::StepPlan& plan);
+  void UpdateTables(const sched::StepPlan& plan);
+  [[nodiscard]] model::SequenceInput DecodeInput(const sched::SequenceRows& rows);
+  [[nodiscard]] Result<model::SequenceInput> PrefillInput(const StepJob& job, std::size_t index);
+  void DrawAll(const StepJob& job, const std::vector<float>& logits, StepOutcome& outcome);
+  [[nodiscard]] Result<GeneratedToken> DrawOne(const StepJob::Draw& draw, const std::vector<TokenId>& output,
+                                               std::span<const float> logits, Position position) const;
+
+  LoadedModel& loaded_;
+  std::vector<std::vector<std::int32_t>> tables_;  // [slots] block ids
+  int snapshot_count_;
+  std::unique_ptr<model::StateStorage> snapshots_;  // one slot and one block a place
+  // What sequences have drawn so far; a preempted one keeps it until it resumes or another takes its id.
+  std::unordered_map<sched::SequenceId, std::vector<TokenId>> outputs_;
+
+  std::function<void()> on_done_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<StepJob> jobs_;  // guarded by mutex_, as the next two
+  std::deque<StepOutcome> outcomes_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace galley::engine

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/engine/loaded_model.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "galley/backend/ref/ref_backend.h"
+#include "galley/base/math.h"
+#include "galley/base/thread_pool.h"
+#include "galley/text/compressed_ids.h"
+
+namespace galley::engine {
+namespace {
+
+constexpr std::int64_t kDefaultSeqLen = 8192;
+constexpr std::int64_t kSeqLenMax = std::int64_t{1} << 30;  // positions are 32-bit on devices
+constexpr std::int64_t kBlocksMax = 1 << 24;
+constexpr int kThreadsMax = 1024;
+constexpr int kSequencesMax = 4096;
+constexpr int kRowsMax = 1 << 16;
+
+struct BackendEntry {
+  std::string_view name;
+  std::unique_ptr<backend::Backend> (*make)(int threads);
+};
+
+constexpr BackendEntry kBackends[] = {
+    {"ref",
+     [](int threads) -> std::unique_ptr<backend::Backend> { return std::make_unique<backend::RefBackend>(threads); }},
+};
+
+Result<std::unique_ptr<backend::Backend>> MakeBackend(std::string_view name, int threads) {
+  for (const BackendEntry& entry : kBackends) {
+    if (entry.name == name) return entry.make(threads == 0 ? UsableProcessors() : threads);
+  }
+  return Err(ErrorCode::kUnsupported, fmt::format("\"{}\" is not in this build; it has: ref", name), "backend");
+}
+
+Status CheckRange(std::string_view field, std::int64_t value, std::int64_t low, std::int64_t high) {
+  if (value >= low && value <= high) return {};
+  return Err(ErrorCode::kInvalidArgument, fmt::format("{} is outside {} … {}", value, low, high), std::string(field));
+}
+
+Result<std::int64_t> SequenceLength(std::int64_t asked, std::int64_t trained) {
+  RETURN_IF_ERROR(CheckRange("max-seq-len", asked, 0, kSeqLenMax));
+  const std::int64_t limit = trained == 0 ? kSeqLenMax : trained;
+  if (asked > limit) {
+    return Err(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} positions asked for, but the model's config allows {}; choose at most that", asked, limit),
+        "max-seq-len");
+  }
+  if (asked != 0) return asked;
+  return trained != 0 ? trained : kDefaultSeqLen;
+}
+
+}  // namespace
+
+Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
+  RETURN_IF_ERROR(CheckRange("threads", options.threads, 0, kThreadsMax));
+  RETURN_IF_ERROR(CheckRange("prefill-chunk", options.rows_max, 1, kRowsMax));
+  RETURN_IF_ERROR(CheckRange("max-seqs", options.sequences_max, 1, kSequencesMax));
+  LoadedModel loaded;
+  ASSIGN_OR_RETURN(loaded.backend_, MakeBackend(options.backend, options.threads));
+  ASSIGN_OR_RETURN(model::Checkpoint checkpoint, model::Checkpoint::Open(options.model_dir));
+  loaded.checkpoint_ = std::make_unique<model::Checkpoint>(std::move(checkpoint));
+  const model::Config& config = loaded.config();
+  ASSIGN_OR_RETURN(loaded.max_seq_len_, SequenceLength(options.max_seq_len, config.max_seq_len));
+  if (options.longest > 0) loaded.max_seq_len_ = std::min(loaded.max_seq_len_, options.longest);
+
+  ASSIGN_OR_RETURN(text::Tokenizer tokenizer, text::Tokenizer::Load(options.model_dir / "tokenizer.json"));
+  loaded.tokenizer_ = std::make_unique<text::Tokenizer>(std::move(tokenizer));
+  std::vector<std::int32_t> compressed_ids;
+  if (!config.engram.layer_ids.empty()) {
+    ASSIGN_OR_RETURN(compressed_ids, text::CompressedIdsFor(*loaded.tokenizer_, config.vocab_size,
+                                                            config.engram.compressed_vocab_size));
+  }
+  ASSIGN_OR_RETURN(loaded.model_, model::Model::Create(*loaded.checkpoint_, compressed_ids, *loaded.backend_,
+                                                       {.rows_max = options.rows_max,
+                                                        .sequences_max = options.sequences_max,
+                                                        .logit_rows_max = options.logit_rows_max,
+                                                        .window_places = options.window_places,
+                                                        .drafts = options.drafts && config.dspark.n_stages > 0,
+                                                        .seq_len_max = loaded.max_seq_len_}));
+  const std::int64_t full = CeilDiv<std::int64_t>(loaded.max_seq_len_, backend::kBlockTokens) * options.sequences_max;
+  RETURN_IF_ERROR(CheckRange("blocks", options.blocks, 0, kBlocksMax));
+  RETURN_IF_ERROR(CheckRange("blocks", full, 1, kBlocksMax));
+  const int blocks = options.blocks > 0 ? options.blocks : static_cast<int>(full);
+  ASSIGN_OR_RETURN(model::StateStorage state,
+                   model::StateStorage::Create(*loaded.backend_, config, blocks, options.sequences_max));
+  loaded.state_ = std::make_unique<model::StateStorage>(std::move(state));
+  return loaded;
+}
+
+}  // namespace galley::engine

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model that is ready to run: checkpoint, tokenizer, backend, forward pass and the memory of its sequences, opened in
+// that order so that the first thing that is wrong is the one reported. Owned by one thread.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "galley/backend/backend.h"
+#include "galley/base/error.h"
+#include "galley/model/checkpoint.h"
+#include "galley/model/dsv4/model.h"
+#include "galley/model/dsv4/state.h"
+#include "galley/text/tokenizer.h"
+
+namespace galley::engine {
+
+struct LoadOptions {
+  std::filesystem::path model_dir;
+  std::string backend = "ref";
+  int threads = 0;     // 0: as many as the process may use
+  int rows_max = 256;  // rows of the largest step
+  int logit_rows_max = 1;
+  int sequences_max = 1;         // of one step; as many slots are made
+  int blocks = 0;                // history blocks; 0: enough for every slot at full length
+  bool drafts = false;           // model::ModelOptions::drafts
+  int window_places = 0;         // model::ModelOptions::window_places
+  std::int64_t max_seq_len = 0;  // 0: what the config states, or 8192 when it states nothing
+  std::int64_t longest = 0;      // no sequence will be longer, so memory for more is not taken; 0: not known
+};
+
+class LoadedModel {
+ public:
+  // Errors: those of Checkpoint::Open and Tokenizer::Load; kInvalidArgument (an option out of range, a tokenizer that
+  // does not belong to the model); kUnsupported (a backend that this build has not); kResourceExhausted (memory, with
+  // numbers).
+  [[nodiscard]] static Result<LoadedModel> Load(const LoadOptions& options);
+
+  [[nodiscard]] const model::Config& config() const { return checkpoint_->config(); }
+  [[nodiscard]] const text::Tokenizer& tokenizer() const { return *tokenizer_; }
+  [[nodiscard]] backend::Backend& backend() { return *backend_; }
+  [[nodiscard]] model::Model& model() { return *model_; }
+  [[nodiscard]] model::StateStorage& state() { return *state_; }
+  [[nodiscard]] std::int64_t max_seq_len() const { return max_seq_len_; }
+
+ private:
+  LoadedModel() = default;
+
+  // The model refers to the checkpoint and the backend, so they are declared, and so destroyed, in this order.
+  std::unique_ptr<model::Checkpoint> checkpoint_;
+  std::unique_ptr<text::Tokenizer> tokenizer_;
+  std::unique_ptr<backend::Backend> backend_;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<model::StateStorage> state_;
+  std::int64_t max_seq_len_ = 0;
+};
+
+}  // namespace galley::engine

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/io/file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "galley/io/text.h"
+
+namespace galley::io {
+namespace {
+
+std::string_view KindName(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a pipe";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "a device";
+}
+
+// Writes all of `bytes`; a full disk or a closed descriptor is an error with its reason.
+Status WriteAll(int descriptor, std::span<const std::byte> bytes, const std::filesystem::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return Err(SystemError("write", path, errno));
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+  return {};
+}
+
+struct Temporary {
+  std::filesystem::path path;
+  int descriptor;  // -1: errno says why
+};
+
+// A new file beside `path`. Others may write the same path at once, so a name that is taken is never reused.
+Temporary CreateBeside(const std::filesystem::path& path) {
+  Temporary temporary{{}, -1};
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    temporary.path = path;
+    temporary.path += fmt::format(".{}-{}.tmp", ::getpid(), attempt);
+    temporary.descriptor = ::open(temporary.path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (temporary.descriptor >= 0 || errno != EEXIST) break;
+  }
+  return temporary;
+}
+
+}  // namespace
+
+Error SystemError(std::string_view verb, const std::filesystem::path& path, int errno_value) {
+  const bool absent = errno_value == ENOENT || errno_value == ENOTDIR;
+  return Error{absent ? ErrorCode::kNotFound : ErrorCode::kIo,
+               fmt::format("cannot {}: {}", verb, std::generic_category().message(errno_value)),
+               Printable(path.native(), 1000)};
+}
+
+Result<InputFile> InputFile::Open(const std::filesystem::path& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return Err(SystemError("open", path, errno));
+  const auto refuse = [&] {
+    return Err(ErrorCode::kIo, fmt::format("is {}, not a regular file", KindName(info.st_mode)),
+               Printable(path.native(), 1000));
+  };
+  if (!S_ISREG(info.st_mode)) return refuse();
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (descriptor < 0) return Err(SystemError("open", path, errno));
+  InputFile file(descriptor, 0);
+  // The name may have been given to something else between the two calls.
+  if (::fstat(descriptor, &info) != 0) return Err(SystemError("inspect", path, errno));
+  if (!S_ISREG(info.st_mode)) return refuse();
+  file.size_ = static_cast<std::uint64_t>(info.st_size);
+  return file;
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), size_(std::exchange(other.size_, 0)) {}
+
+InputFile& InputFile::operator=(InputFile&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+InputFile::~InputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Result<std::string> ReadFile(const std::filesystem::path& path, std::size_t max_bytes) {
+  ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
+  if (file.size() > max_bytes) {
+    return Err(ErrorCode::kResourceExhausted,
+               fmt::format("{} bytes long; a file of this kind may have {}", file.size(), max_bytes),
+               Printable(path.native(), 1000));
+  }
+  std::string content(static_cast<std::size_t>(file.size()), '\0');
+  std::size_t done = 0;
+  while (done < content.size()) {
+    const ssize_t got = ::read(file.descriptor(), content.data() + done, content.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Err(SystemError("read", path, errno));
+    if (got == 0) break;  // shorter than it was a moment ago
+    done += static_cast<std::size_t>(got);
+  }
+  content.resize(done);
+  return content;
+}
+
+Status WriteFileAtomic(const std::filesystem::path& path, const std::function<Status(const Sink&)>& write) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {  // renaming would put a file in a device's place
+    return Err(ErrorCode::kIo, fmt::format("is {}, not a regular file", KindName(info.st_mode)),
+               Printable(path.native(), 1000));
+  }
+  const auto [temporary, descriptor] = CreateBeside(path);
+  if (descriptor < 0) return Err(SystemError("write", path, errno));
+  Status status = write([&, fd = descriptor](std::span<const std::byte> bytes) { return WriteAll(fd, bytes, path); });
+  if (status && ::fsync(descriptor) != 0) status = Err(SystemError("write", path, errno));
+  if (::close(descriptor) != 0 && status) status = Err(SystemError("write", path, errno));
+  if (status && ::rename(temporary.c_str(), path.c_str()) != 0) status = Err(SystemError("replace", path, errno));
+  if (!status) ::unlink(temporary.c_str());
+  return status;
+}
+
+Status WriteFileAtomic(const std::filesystem::path& path, std::string_view content) {
+  return WriteFileAtomic(path, [&](const Sink& sink) { return sink(std::as_bytes(std::span(content))); });
+}
+
+}  // namespace galley::io

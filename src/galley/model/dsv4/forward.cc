@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// The order of a forward pass: specification 2.1 (top level), 2.2 (sites), 2.10 (Engram), 2.13 (truncated decoder).
+#include "galley/base/check.h"
+#include "galley/model/dsv4/model_impl.h"
+
+namespace galley::model {
+
+using backend::Backend;
+
+Status ForwardStep::Place(RowSet& set, const StepRows& rows) {
+  Backend& device = *m_.backend;
+  const auto copy = [&device](const backend::Buffer& to, const auto& from) {
+    return device.CopyToDevice(to.data(), from.data(), from.size() * sizeof(from[0]));
+  };
+  RETURN_IF_ERROR(copy(set.tokens, rows.tokens));
+  RETURN_IF_ERROR(copy(set.positions, rows.positions));
+  RETURN_IF_ERROR(copy(set.row_sequence, rows.row_sequence));
+  RETURN_IF_ERROR(copy(set.image_rows, rows.image_rows));
+  RETURN_IF_ERROR(copy(set.table, rows.table));
+  set.pre_index = 0;
+  set.view = {.rows = rows.rows(),
+              .sequences = static_cast<int>(rows.table.size()),
+              .tokens = set.tokens.as<std::int32_t>(),
+              .positions = set.positions.as<std::int32_t>(),
+              .row_sequence = set.row_sequence.as<std::int32_t>(),
+              .image_rows = rows.image_rows.empty() ? nullptr : set.image_rows.as<std::uint8_t>(),
+              .table = set.table.as<backend::SequenceEntry>(),
+              .blocks = w_.blocks.as<std::int32_t>()};
+  return {};
+}
+
+Result<const float*> ForwardStep::Run(std::span<const SequenceInput> sequences, const LayerRange* range) {
+  all_ = AllRows(sequences);
+  tail_ = TailRows(sequences, all_);
+  CHECK(all_.rows() >= 1 && all_.rows() <= m_.options.rows_max)
+      << all_.rows() << " rows, at most " << m_.options.rows_max;
+  CHECK(static_cast<int>(sequences.size()) <= m_.options.sequences_max) << sequences.size() << " sequences";
+  const std::vector<std::int32_t> logit_rows = LogitRowList(sequences, tail_);
+  CHECK(static_cast<int>(logit_rows.size()) <= m_.options.logit_rows_max) << logit_rows.size() << " logit rows";
+
+  std::vector<std::int32_t> blocks;
+  for (const SequenceInput& sequence : sequences)
+    blocks.insert(blocks.end(), sequence.blocks.begin(), sequence.blocks.end());
+  CHECK(blocks.size() <= m_.blocks_max) << blocks.size() << " block ids, at most " << m_.blocks_max;
+  RETURN_IF_ERROR(m_.backend->CopyToDevice(w_.blocks.data(), blocks.data(), blocks.size() * sizeof(blocks[0])));
+  RETURN_IF_ERROR(Place(w_.sets[0], all_));
+  RETURN_IF_ERROR(Place(w_.sets[1], tail_));
+
+  RETURN_IF_ERROR(StartStream(range));
+  const int end = range == nullptr ? m_.config.n_layers : range->end;
+  for (int layer = range == nullptr ? 0 : range->first; layer < end; ++layer) {
+    if (layer == m_.config.decoder_start() && tail_.rows() != all_.rows()) {
+      SwitchToTail(layer);
+      if (tail_.rows() == 0) break;
+    }
+    RunLayer(layer);
+  }
+  const bool head = tail_.rows() > 0 && end == m_.config.n_layers;
+  if (!head) ExpandPending();
+  const float* logits = head ? Logits(logit_rows) : nullptr;
+  RETURN_IF_ERROR(m_.backend->Synchronize());
+  return logits;
+}
+
+void ForwardStep::Observe(std::string_view name, int layer, const void* data, DType dtype, Shape row_shape) {
+  if (observer_ == nullptr) return;
+  observer_->Observe({.name = name, .layer = layer, .data = data, .dtype = dtype, .row_shape = std::move(row_shape)},
+                     view());
+}
+
+void ForwardStep::EmbedRows() {
+  m_.backend->Embed({.step = view(),
+                     .table = m_.weights.embed,
+                     .dim = m_.config.dim,
+                     .copies = m_.config.hc_mult,
+                     .h = set().h.as<BFloat16>(),
+                     .pre = set().pre_in()});
+}
+
+Status ForwardStep::StartStream(const LayerRange* range) {
+  const Config& c = m_.config;
+  if (range != nullptr) {
+    const auto rows = static_cast<std::size_t>(view().rows), copies = static_cast<std::size_t>(c.hc_mult);
+    CHECK(range->h.size() == rows * copies * static_cast<std::size_t>(c.dim) && range->pre.size() == rows * copies)
+        << range->h.size() << " and " << range->pre.size() << " values for " << rows << " rows";
+    RETURN_IF_ERROR(m_.backend->CopyToDevice(set().h.data(), range->h.data(), range->h.size_bytes()));
+    return m_.backend->CopyToDevice(set().pre_in(), range->pre.data(), range->pre.size_bytes());
+  }
+  EmbedRows();
+  // Every copy holds the embedding; the observer sees all of them.
+  Observe("embed", -1, set().h.data(), DType::kBF16, {c.hc_mult, c.dim});
+  if (c.engram.layer_ids.empty()) return {};
+  m_.backend->EngramRows({.step = view(),
+                          .compressed_ids = m_.device_compressed_ids.as<std::int32_t>(),
+                          .pad = m_.engram_pad,
+                          .id_ring = state_.IdRing(),
+                          .max_ngram = c.engram.max_ngram_size,
+                          .heads = c.engram.n_heads,
+                          .layers = static_cast<int>(m_.hashes.size()),
+                          .hashes = m_.hashes.data(),
+                          .rows = w_.engram_rows.as<std::int32_t>()});
+  return {};
+}
+
+void ForwardStep::RunLayer(int layer) {
+  const Config& c = m_.config;
+  const LayerWeights& weights = m_.weights.layers[static_cast<std::size_t>(layer)];
+  const bool history_written = current_ == 1 && layer == c.decoder_start();
+  if (c.engram_index(layer) >= 0) EngramLayer(layer);
+  CaptureMainHidden(layer);
+  Boundary(weights.hc_attn, weights.attn_norm);
+  AttentionSite(layer, history_written);
+  Boundary(weights.hc_ffn, weights.ffn_norm);
+  MoeSite(layer, weights.moe, c.n_activated_experts);
+  if (observer_ != nullptr) {
+    ExpandPending();
+    Observe("h", layer, set().h.data(), DType::kBF16, {c.hc_mult, c.dim});
+    Observe("pre", layer, set().pre_in(), DType::kF32, {c.hc_mult});
+  }
+}
+
+void ForwardStep::EngramLayer(int layer) {
+  const Config& c = m_.config;
+  const EngramWeights& weights = m_.weights.layers[static_cast<std::size_t>(layer)].engram;
+  const std::int64_t columns = c.engram.columns();
+  CHECK(current_ == 0) << "Engram layer " << layer << " lies in the decoder";
+  const std::int32_t* rows =
+      w_.engram_rows.as<std::int32_t>() + c.engram_index(layer) * static_cast<std::int64_t>(view().rows) * columns;
+  Observe("engram_rows", layer, rows, DType::kI32, {columns});
+  ExpandPending();
+  m_.backend->EngramGather({.rows = view().rows,
+                            .columns = c.engram.columns(),
+                            .dim = c.engram.head_dim,
+                            .row_numbers = rows,
+                            .codes = weights.codes,
+                            .scales = weights.scales,
+                            .out = w_.engram_values.as<BFloat16>()});
+  m_.backend->Linear({.rows = view().rows,
+                      .weight = weights.wkv,
+                      .x = w_.engram_values.as<BFloat16>(),
+                      .out = w_.engram_kv.as<BFloat16>()});
+  m_.backend->EngramMix({.step = view(),
+                         .dim = c.dim,
+                         .copies = c.hc_mult,
+                         .key_value = w_.engram_kv.as<BFloat16>(),
+                         .q_weight = weights.q_weight,
+                         .k_weight = weights.k_weight,
+                         .eps = static_cast<float>(c.norm_eps),
+                         .h = set().h.as<BFloat16>()});
+}
+
+void ForwardStep::CaptureMainHidden(int layer) {
+  const Config& c = m_.config;
+  const std::vector<int>& targets = c.dspark.target_layer_ids;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i] != layer) continue;
+    ExpandPending();
+    const auto stride = static_cast<std::int64_t>(targets.size()) * c.dim;
+    m_.backend->MeanCopies({.rows = view().rows,
+                            .dim = c.dim,
+                            .copies = c.hc_mult,
+                            .h = set().h.as<BFloat16>(),
+                            .out = w_.main_hidden.as<BFloat16>() + static_cast<std::int64_t>(i) * c.dim,
+                            .out_stride = stride});
+    if (i + 1 < targets.size()) continue;
+    Observe("main_hidden", -1, w_.main_hidden.data(), DType::kBF16, {stride});
+    if (m_.options.drafts) StoreDraftWindow();
+  }
+}
+
+void ForwardStep::Boundary(const MhcWeights& site, const BFloat16* norm) {
+  const Config& c = m_.config;
+  m_.backend->MhcBoundary({.rows = view().rows,
+                           .dim = c.dim,
+                           .copies = c.hc_mult,
+                           .norm_eps = static_cast<float>(c.norm_eps),
+                           .h = set().h.as<BFloat16>(),
+                           .y = pending_ ? w_.y.as<BFloat16>() : nullptr,
+                           .post_in = w_.post.as<float>(),
+                           .comb_in = w_.comb.as<float>(),
+                           .fn = site.fn,
+                           .base = site.base,
+                           .scale = site.scale,
+                           .sinkhorn_iters = c.hc_sinkhorn_iters,
+                           .hc_eps = static_cast<float>(c.hc_eps),
+                           .pre_out = set().pre_out(),
+                           .post_out = w_.post.as<float>(),
+                           .comb_out = w_.comb.as<float>(),
+                           .pre_in = set().pre_in(),
+                           .norm = norm,
+                           .x = w_.x.as<BFloat16>()});
+  set().pre_index = 1 - set().pre_index;  // this site's pre is the next site's (the shifted order of V4.1)
+  pending_ = false;
+}
+
+void ForwardStep::ExpandPending() {
+  if (!pending_) return;
+  m_.backend->MhcBoundary({.rows = view().rows,
+                           .dim = m_.config.dim,
+                           .copies = m_.config.hc_mult,
+                           .h = set().h.as<BFloat16>(),
+                           .y = w_.y.as<BFloat16>(),
+                           .post_in = w_.post.as<float>(),
+                           .comb_in = w_.comb.as<float>()});
+  pending_ = false;
+}
+
+void ForwardStep::SwitchToTail(int layer) {
+  const Config& c = m_.config;
+  ExpandPending();
+  // The decoder's history needs only the attention input of its first layer, for every row.
+  m_.backend->MhcBoundary({.rows = view().rows,
+                           .dim = c.dim,
+                           .copies = c.hc_mult,
+                           .norm_eps = static_cast<float>(c.norm_eps),
+                           .h = set().h.as<BFloat16>(),
+                           .pre_in = set().pre_in(),
+                           .norm = m_.weights.layers[static_cast<std::size_t>(layer)].attn_norm,
+                           .x = w_.x.as<BFloat16>()});
+  CompressRows(layer);
+
+  const RowSet& from = set();
+  current_ = 1;
+  const auto copies = static_cast<std::size_t>(c.hc_mult), dim = static_cast<std::size_t>(c.dim);
+  m_.backend->GatherRows({.count = tail_.rows(),
+                          .row_list = tail_.source_rows.data(),
+                          .row_bytes = copies * dim * sizeof(BFloat16),
+                          .in = from.h.data(),
+                          .out = set().h.data()});
+  m_.backend->GatherRows({.count = tail_.rows(),
+                          .row_list = tail_.source_rows.data(),
+                          .row_bytes = copies * sizeof(float),
+                          .in = from.pre_in(),
+                          .out = set().pre_in()});
+}
+
+void ForwardStep::Collapse() {
+  const Config& c = m_.config;
+  m_.backend->MhcBoundary({.rows = view().rows,
+                           .dim = c.dim,
+                           .copies = c.hc_mult,
+                           .norm_eps = static_cast<float>(c.norm_eps),
+                           .h = set().h.as<BFloat16>(),
+                           .y = pending_ ? w_.y.as<BFloat16>() : nullptr,
+                           .post_in = w_.post.as<float>(),
+                           .comb_in = w_.comb.as<float>(),
+                           .pre_in = set().pre_in(),
+                           .x = w_.x.as<BFloat16>()});
+  pending_ = false;
+}
+
+const float* ForwardStep::Logits(const std::vector<std::int32_t>& rows) {
+  const Config& c = m_.config;
+  Collapse();
+  Observe("final", -1, w_.x.data(), DType::kBF16, {c.dim});
+  m_.backend->Head({.dim = c.dim,
+                    .count = static_cast<int>(rows.size()),
+                    .row_list = rows.data(),
+                    .x = w_.x.as<BFloat16>(),
+                    .norm = m_.weights.norm,
+                    .eps = static_cast<float>(c.norm_eps),
+                    .head = m_.weights.head,
+                    .logits = w_.logits.as<float>()});
+  return w_.logits.as<float>();
+}
+
+}  // namespace galley::model

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the scheduler does with blocks: sharing, waiting for others' blocks, preemption and resume, snapshots, and the
+// reports of other engines' bugs that concern one process (K…, ids of spec/serving.md).
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "galley/sched/scheduler.h"
+#include "galley/sched/test_rank.h"
+
+namespace galley::sched {
+namespace {
+
+// 64 chats with 1,024 tokens in common arrive together: one computes the eight blocks, the others wait for them, hit
+// all eight and compute exactly the rows of their replay plan.
+TEST(CacheUse, AllButTheFirstOfManySimultaneousRequestsHitTheSharedPrefix) {
+  for (const auto mode : {kv::ReplayMode::kBounded, kv::ReplayMode::kExact}) {
+    SchedulerOptions options = TestOptions();
+    options.blocks = 1024;
+    options.replay.mode = mode;
+    TestRank rank(options);
+    for (int i = 0; i < 64; ++i) rank.Submit(i, TestPrompt(1024 + 100 + i, 1024, i), 8);
+    rank.RunAll();
+    EXPECT_EQ(rank.finished.size(), 64u);
+    for (int i = 0; i < 64; ++i) {
+      const Position hit = i == 0 ? 0 : 1024;
+      const auto plan = kv::PlanStart(options.replay, {.length = 1024 + 100 + i, .hit = hit});
+      EXPECT_EQ(rank.started.at(RequestId(i)).cached_tokens, hit) << i;
+      EXPECT_EQ(rank.started.at(RequestId(i)).replayed_tokens, plan.replayed_rows()) << i;
+      EXPECT_EQ(rank.rows_of.at(RequestId(i)), plan.encoder_rows()) << i;
+    }
+    EXPECT_EQ(rank->stats().shared_waits, 63);
+    rank.ExpectAllFree();
+  }
+}
+
+TEST(CacheUse, WaitersGoOnWhenTheOneTheyWaitForIsCancelled) {
+  SchedulerOptions options = TestOptions();
+  options.step_rows_max = 256;
+  TestRank rank(options);
+  for (int i = 0; i < 3; ++i) rank.Submit(i, TestPrompt(1100, 1024, i), 2);
+  rank.Step();
+  EXPECT_EQ(rank.StateOf(1), "awaiting_prefix");
+  rank.Cancel(0);
+  EXPECT_EQ(rank.StateOf(1), "waiting");
+  rank.RunAll();
+  EXPECT_EQ(rank.started.at(RequestId(1)).cached_tokens, 256);  // what the first had finished
+  EXPECT_EQ(rank.started.at(RequestId(2)).cached_tokens, 1024);
+  rank.ExpectAllFree();
+}
+
+// The wait for a block is bounded: without progress of its owner it becomes a miss that says so.
+TEST(CacheUse, K30_AWaitForAnothersBlockIsBounded) {
+  SchedulerOptions options = TestOptions();
+  options.step_rows_max = 256;
+  options.share_wait_us = 2000;
+  TestRank rank(options);
+  rank.Submit(0, TestPrompt(1100, 1024, 0), 2);
+  rank.Submit(1, TestPrompt(1100, 1024, 1), 2);
+  ASSERT_NE(rank.Plan(), nullptr);  // in flight, and the device hangs
+  EXPECT_EQ(rank.StateOf(1), "awaiting_prefix");
+  rank.now += 2001;
+  ASSERT_NE(rank.Plan(), nullptr);
+  EXPECT_EQ(rank.started.at(RequestId(1)).limit, kv::HitLimit::kShareTimeout);
+  EXPECT_EQ(rank.started.at(RequestId(1)).cached_tokens, 0);
+  rank.Finish();
+  rank.Finish();
+  rank.RunAll();
+  EXPECT_EQ(rank.finished.size(), 2u);
+  rank.ExpectAllFree();
+}
+
+TEST(CacheUse, AWaitGoesOnWhileItsOwnerGetsAhead) {
+  SchedulerOptions options = TestOptions();
+  options.step_rows_max = 256;
+  options.share_wait_us = 1500;  // a step takes 1,000
+  TestRank rank(options);
+  rank.Submit(0, TestPrompt(2100, 2048, 0), 2);
+  rank.Submit(1, TestPrompt(2100, 2048, 1), 2);
+  rank.RunAll();
+  EXPECT_EQ(rank.started.at(RequestId(1)).cached_tokens, 2048);
+}
+
+TEST(CacheUse, K24_HitsAtOneBlockGranularityWithAndWithoutDrafts) {
+  for (const int drafts : {0, 5}) {
+    SchedulerOptions options = TestOptions();
+    options.drafts = drafts;
+    TestRank rank(options);
+    std::int64_t id = 0;
+    for (const int length : {129, 255, 256, 257, 1000, 2047, 2048, 4096}) {
+      for (int again = 0; again < 2; ++again) {
+        rank.Submit(++id, TestPrompt(length, 0, length), 3);
+        rank.RunAll();
+        EXPECT_EQ(rank.started.at(RequestId(id)).cached_tokens, again * (length / 128 * 128)) << length;
+      }
+      EXPECT_EQ(rank.started.at(RequestId(id)).limit, kv::HitLimit::kNone);
+    }
+  }
+}
+
+// Cancelled after every possible chunk, then asked again: only blocks that were computed completely are hit.
+TEST(CacheUse, K26_AnAbortPublishesCompletedBlocksOnly) {
+  for (int chunks = 0; chunks <= 7; ++chunks) {
+    SchedulerOptions options = TestOptions();
+    options.prefill_rows_min = 100;
+    options.step_rows_max = 101;
+    options.replay.truncation = kv::Truncation::kOff;
+    TestRank rank(options);
+    rank.Submit(1, TestPrompt(700, 0, 1), 2);
+    for (int i = 0; i < chunks; ++i) rank.Step();
+    ASSERT_NE(rank.Plan(), nullptr);  // one more in flight, whose rows must not count
+    rank.Cancel(1);
+    rank.Finish();
+    rank.ExpectAllFree();
+    rank.Submit(2, TestPrompt(700, 0, 1), 2);
+    rank.RunAll();
+    EXPECT_EQ(rank.started.at(RequestId(2)).cached_tokens, std::min(700, 101 * chunks) / 128 * 128) << chunks;
+  }
+}
+
+// A failed step leaves nothing behind that could be hit.
+TEST(CacheUse, K1_K3_BlocksOfAFailedStepAreNeverHit) {
+  TestRank rank(TestOptions());
+  rank.Submit(1, TestPrompt(1000, 0, 1), 2);
+  ASSERT_NE(rank.Plan(), nullptr);
+  rank.Fail();
+  EXPECT_EQ(rank->cache().cached(), 0);
+  rank.Submit(2, TestPrompt(1000, 0, 1), 2);
+  rank.RunAll();
+  EXPECT_EQ(rank.started.at(RequestId(2)).cached_tokens, 0);
+  rank.ExpectAllFree();
+}
+
+TEST(CacheUse, K27_AnOptOutNeitherFindsNorLeavesBlocks) {
+  TestRank rank(TestOptions());
+  const auto run = [&](std::int64_t id, bool use_cache, bool logprobs) {
+    Request request = TestRank::Make(id, TestPrompt(500, 0, 1), 300);
+    request.use_cache = use_cache;
+    request.prompt_logprobs = logprobs;
+    rank.Submit(std::move(request));
+    rank.RunAll();
+    return rank.started.at(RequestId(id));
+  };
+  EXPECT_EQ(run(1, false, false).limit, kv::HitLimit::kOptOut);
+  EXPECT_EQ(rank->cache().cached(), 0);
+  EXPECT_EQ(run(2, true, false).cached_tokens, 0);
+  EXPECT_EQ(run(3, false, false).cached_tokens, 0);
+  EXPECT_EQ(run(4, true, false).cached_tokens, 384);
+  const std::int64_t tail = rank->stats().tail_rows;
+  const Started logprobs = run(5, true, true);
+  EXPECT_EQ(logprobs.cached_tokens, 0);
+  EXPECT_EQ(logprobs.limit, kv::HitLimit::kPromptLogprobs);
+  EXPECT_EQ(rank->stats().tail_rows - tail, 500);  // every row through the decoder
+}
+
+// Two opted-out requests do not wait for each other either.
+TEST(CacheUse, K9_AnotherSaltNeitherHitsNorWaits) {
+  TestRank rank(TestOptions());
+  for (int i = 0; i < 2; ++i) {
+    Request request = TestRank::Make(i, TestPrompt(500, 500, 0), 2);
+    request.keys = kv::MakeKeyChain(TestRoot(i == 0 ? "a" : "b"), request.prompt);
+    rank.Submit(std::move(request));
+  }
+  rank.RunAll();
+  EXPECT_EQ(rank->stats().shared_waits, 0);
+  EXPECT_EQ(rank.started.at(RequestId(1)).cached_tokens, 0);
+}
+
+// Ten thousand requests that come and go in every state: nothing is left behind.
+TEST(CacheUse, K19_CancelledRequestsLeaveNothingBehind) {
+  const std::uint32_t seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  SchedulerOptions options = TestOptions();
+  options.blocks = 40;
+  options.slots = 4;
+  TestRank rank(options);
+  for (int i = 0; i < 10'000; ++i) {
+    rank.Submit(i, TestPrompt(1 + static_cast<int>(random() % 600), 512, i), 20);
+    if (random() % 2 == 0) (void)rank.Plan();
+    rank.Cancel(i - static_cast<int>(random() % 4));
+    if (!rank.in_flight.empty() && random() % 2 == 0) rank.Finish();
+  }
+  while (!rank.in_flight.empty()) rank.Finish();
+  for (int i = 0; i < 10'000; ++i) rank.Cancel(i);
+  rank.ExpectAllFree();
+  EXPECT_TRUE(rank->idle());
+  EXPECT_EQ(rank.finished.size(), 10'000u);
+}
+
+TEST(CacheUse, CancellationInEveryState) {
+  SchedulerOptions options = TestOptions();
+  options.blocks = 12;
+  options.step_rows_max = 256;
+  TestRank rank(options);
+  rank.Submit(1, TestPrompt(600, 512, 1), 700);
+  rank.Step();
+  rank.Submit(2, TestPrompt(600, 512, 2), 2);
+  rank.Submit(3, TestPrompt(1200, 0, 3), 2);
+  (void)rank.Plan();
+  EXPECT_EQ(rank.StateOf(1), "prefilling");
+  EXPECT_EQ(rank.StateOf(2), "awaiting_prefix");
+  EXPECT_EQ(rank.StateOf(3), "waiting");
+  for (const int id : {3, 2, 1}) rank.Cancel(id);
+  rank.Finish();
+  rank.ExpectAllFree();
+  rank.Submit(4, TestPrompt(100, 0, 4), 700);
+  rank.RunAll(3);
+  EXPECT_EQ(rank.StateOf(4), "decoding");
+  (void)rank.Plan();
+  rank.Cancel(4);
+  rank.Cancel(4);  // again, and too late: ignored
+  rank.Finish();
+  rank.ExpectAllFree();
+  EXPECT_EQ(rank.finished.size(), 4u);
+  for (const Finished& event : rank.finished) EXPECT_EQ(event.reason, FinishReason::kCancelled);
+}
+
+// Six blocks, three sequences that grow: the shortest output makes room, the oldest never does, and everybody ends with
+// all tokens.
+TEST(CacheUse, PreemptionTakesTheShortestOutputAndNeverTheOldest) {
+  SchedulerOptions options = TestOptions();
+  options.blocks = 6;
+  options.slots = 3;
+  TestRank rank(options);
+  rank.Submit(1, TestPrompt(120, 0, 1), 300);
+  rank.RunAll(20);
+  rank.Submit(2, TestPrompt(120, 0, 2), 300);
+  rank.RunAll(20);
+  rank.Submit(3, TestPrompt(120, 0, 3), 300);
+  bool third_preempted = false;
+  for (int i = 0; i < 2000 && !rank->idle(); ++i) {
+    rank.Step();
+    EXPECT_NE(rank.StateOf(1), "preempted");
+    EXPECT_TRUE(third_preempted || rank.StateOf(2) != "preempted") << "the third has the shorter output";
+    third_preempted = third_preempted || rank.StateOf(3) == "preempted";
+  }
+  EXPECT_TRUE(third_preempted);
+  EXPECT_GT(rank->stats().preemptions, 0);
+  EXPECT_EQ(rank->stats().resumes, rank->stats().preemptions);
+  for (int id = 1; id <= 3; ++id) EXPECT_EQ(rank.tokens.at({RequestId(id), 0}).size(), 300u);
+  rank.ExpectAllFree();
+}
+
+// The first outgrows what the second leaves: at 641 and some 440 tokens they need 6 and 4 of 9 blocks.
+TEST(CacheUse, AResumedSequenceHitsItsOwnBlocksAndKeepsItsTail) {
+  SchedulerOptions options = TestOptions();
+  options.blocks = 9;
+  options.slots = 2;
+  TestRank rank(options);
+  rank.Submit(1, TestPrompt(500, 0, 1), 250);
+  rank.RunAll(5);
+  rank.Submit(2, TestPrompt(300, 0, 2), 200);
+  const StepPlan* resumed = nullptr;
+  StepPlan copy;
+  for (int i = 0; i < 1000 && resumed == nullptr && !rank->idle(); ++i) {
+    const StepPlan* plan = rank.Plan();
+    for (const SequenceRows& rows : plan->prefill) {
+      if (rows.request == RequestId(2) && rows.begin + rows.rows > 300) {
+        copy = *plan;
+        resumed = &copy;
+      }
+    }
+    rank.Finish();
+  }
+  ASSERT_NE(resumed, nullptr) << "request 2 was never resumed";
+  const SequenceRows& rows = resumed->prefill[0];
+  EXPECT_EQ(rows.tail_from, 160);   // 300 - 140, as recorded, although the sequence is longer now
+  EXPECT_EQ(rows.write_from, 384);  // its own three full blocks are still cached
+  EXPECT_EQ(rows.begin, 0);         // 160 - 2540 < 0
+  rank.RunAll();
+  EXPECT_EQ(rank.tokens.at({RequestId(2), 0}).size(), 200u);
+}
+
+// A conversation of 50 turns: each turn's prompt repeats everything before it, and finds it, output included.
+TEST(CacheUse, K22_EveryTurnFindsTheWholePreviousTurn) {
+  SchedulerOptions options = TestOptions();
+  options.blocks = 600;
+  TestRank rank(options);
+  std::vector<TokenId> prompt = TestPrompt(1000, 0, 1);
+  for (int turn = 1; turn <= 50; ++turn) {
+    rank.Submit(turn, prompt, 150);
+    rank.RunAll();
+    const std::vector<TokenId>& output = rank.tokens.at({RequestId(turn), 0});
+    const auto previous = static_cast<Position>(prompt.size());
+    prompt.insert(prompt.end(), output.begin(), output.end());
+    const std::vector<TokenId> question = TestPrompt(77, 0, 100 + turn);
+    prompt.insert(prompt.end(), question.begin(), question.end());
+    if (turn > 1) {
+      // The rows of the previous prompt and of all its output but the last token were computed.
+      EXPECT_GE(rank.started.at(RequestId(turn)).cached_tokens, previous - 77 - 1 - 127) << "turn " << turn;
+    }
+  }
+  EXPECT_EQ(rank->stats().hit_limits[static_cast<std::size_t>(kv::HitLimit::kEvicted)], 0);
+}
+
+// Ten turns of a chat that thinks and drops its reasoning: every turn after the first restores the snapshot at the end
+// of the previous prompt, also where that lies within a block.
+TEST(CacheUse, EveryTurnOfAThinkingChatRestoresItsSnapshot) {
+  for (const auto mode : {kv::ReplayMode::kBounded, kv::ReplayMode::kExact}) {
+    SchedulerOptions options = TestOptions();
+    options.snapshots = 2;
+    options.replay.mode = mode;
+    TestRank rank(options);
+    std::vector<TokenId> prompt = TestPrompt(700, 0, 1);
+    Position restored = 0;
+    for (int turn = 0; turn < 10; ++turn) {
+      const auto length = static_cast<Position>(prompt.size());
+      Request request = TestRank::Make(turn, prompt, 60);
+      request.snapshot_points = {length - 1};  // the last prompt token opens the reasoning
+      rank.Submit(std::move(request));
+      rank.RunAll();
+      const Started& started = rank.started.at(RequestId(turn));
+      EXPECT_EQ(started.kind, turn == 0 ? kv::StartKind::kCold : kv::StartKind::kSnapshot) << "turn " << turn;
+      EXPECT_EQ(started.cached_tokens, restored) << "turn " << turn;
+      restored = length - 1;
+      prompt.pop_back();
+      const std::vector<TokenId> rest = TestPrompt(90 + turn * 30, 0, 50 + turn);  // answer and next question
+      prompt.insert(prompt.end(), rest.begin(), rest.end());
+    }
+    EXPECT_EQ(rank->stats().snapshot_restores, 9);
+    rank.ExpectAllFree();
+  }
+}
+
+TEST(CacheUse, ASnapshotAtTheEndOfTheOutputServesTheNextTurn) {
+  SchedulerOptions options = TestOptions();
+  options.snapshots = 2;
+  TestRank rank(options);
+  Request request = TestRank::Make(1, TestPrompt(300, 0, 1), 50);
+  request.snapshot_at_end = true;
+  rank.Submit(std::move(request));
+  rank.RunAll();
+  std::vector<TokenId> prompt = TestPrompt(300, 0, 1);
+  const auto& output = rank.tokens.at({RequestId(1), 0});
+  prompt.insert(prompt.end(), output.begin(), output.end());
+  prompt.resize(500, 9);
+  rank.Submit(2, prompt, 2);
+  rank.RunAll();
+  EXPECT_EQ(rank.started.at(RequestId(2)).kind, kv::StartKind::kSnapshot);
+  EXPECT_EQ(rank.started.at(RequestId(2)).cached_tokens, 349);  // all but the last token, whose row was never run
+  EXPECT_EQ(rank.rows_of.at(RequestId(2)), 500 - 349);
+  rank.ExpectAllFree();
+}
+
+TEST(CacheUse, K15_TheLedgerHoldsAfterTheCacheIsCleared) {
+  TestRank rank(TestOptions());
+  for (int i = 0; i < 8; ++i) rank.Submit(i, TestPrompt(700, 512, i), 40);
+  rank.RunAll(10);
+  rank->ClearCache();
+  rank->CheckInvariants();
+  rank.Submit(9, TestPrompt(700, 512, 9), 4);
+  rank.RunAll();
+  EXPECT_EQ(rank.started.at(RequestId(9)).cached_tokens, 0);
+  rank.ExpectAllFree();
+}
+
+}  // namespace
+}  // namespace galley::sched

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// The value of a row depends on its inputs and its sequence's state only: not on chunk borders, on prefill against
+// decode, on what else is in the step, on which slot and blocks hold the sequence, nor on threads. Equality here is of
+// bits.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "galley/backend/ref/ref_backend.h"
+#include "galley/base/rng.h"
+#include "galley/model/dsv4/model.h"
+#include "galley/text/compressed_ids.h"
+
+namespace galley {
+namespace {
+
+const std::filesystem::path kProbe = std::filesystem::path(GALLEY_SOURCE_DIR) / "tests/golden/v41_probe";
+constexpr int kBlocksMax = 12, kRowsMax = 320, kSlots = 3;
+
+std::vector<TokenId> RandomIds(std::size_t count, std::uint32_t stream) {
+  std::vector<TokenId> ids;
+  for (std::size_t i = 0; i < count; ++i) {
+    ids.push_back(static_cast<TokenId>(3 + Philox4x32({static_cast<std::uint32_t>(i), stream, 0, 0}, {1, 2})[0] % 480));
+  }
+  return ids;
+}
+
+// A model with its own memory; the probe checkpoint has every kind of layer.
+struct Rig {
+  explicit Rig(int threads = 2) : backend(threads) {
+    auto opened = model::Checkpoint::Open(kProbe);
+    EXPECT_TRUE(opened) << opened.error().ToString();
+    checkpoint = std::make_unique<model::Checkpoint>(std::move(*opened));
+    const auto tokenizer = text::Tokenizer::Load(kProbe / "tokenizer.json");
+    EXPECT_TRUE(tokenizer) << tokenizer.error().ToString();
+    const auto ids = text::BuildCompressedIds(*tokenizer, checkpoint->config().vocab_size).ids;
+    auto made = model::Model::Create(*checkpoint, ids, backend,
+                                     {.rows_max = kRowsMax,
+                                      .sequences_max = kSlots,
+                                      .logit_rows_max = kRowsMax,
+                                      .window_places = 0,
+                                      .seq_len_max = kBlocksMax * backend::kBlockTokens});
+    EXPECT_TRUE(made) << made.error().ToString();
+    model = std::move(*made);
+    auto storage = model::StateStorage::Create(backend, checkpoint->config(), kSlots * kBlocksMax, kSlots);
+    EXPECT_TRUE(storage);
+    state = std::make_unique<model::StateStorage>(std::move(*storage));
+  }
+
+  backend::RefBackend backend;
+  std::unique_ptr<model::Checkpoint> checkpoint;
+  std::unique_ptr<model::Model> model;
+  std::unique_ptr<model::StateStorage> state;
+};
+
+// One sequence in one slot of a rig, with blocks of its own.
+struct SequenceRun {
+  SequenceRun(Rig& in, int slot_index, std::vector<TokenId> tokens, Position floor = 0)
+      : rig(in), slot(slot_index), ids(std::move(tokens)), decoder_floor(floor) {
+    // Blocks in falling order and interleaved with those of other slots: a table, not a range.
+    for (int b = 0; b < kBlocksMax; ++b) blocks.push_back((kBlocksMax - 1 - b) * kSlots + slot_index);
+  }
+
+  // The next `rows` rows; logits are asked for every row that runs the decoder.
+  [[nodiscard]] model::SequenceInput Next(std::size_t rows) {
+    const Position start = done;
+    done += static_cast<Position>(rows);
+    const Position decoder_rows = std::clamp<Position>(done - decoder_floor, 0, static_cast<Position>(rows));
+    return {.slot = slot,
+            .start = start,
+            .tokens = std::span(ids).subspan(static_cast<std::size_t>(start), rows),
+            .blocks = blocks,
+            .decoder_floor = decoder_floor,
+            .logit_rows = static_cast<int>(decoder_rows)};
+  }
+
+  void Collect(const float* values, int rows) {
+    const auto count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(rig.checkpoint->config().vocab_size);
+    if (count > 0) logits.insert(logits.end(), values, values + count);
+  }
+
+  // Runs the whole sequence in steps of `chunk` rows, alone.
+  void Alone(std::size_t chunk) {
+    while (static_cast<std::size_t>(done) < ids.size()) {
+      const model::SequenceInput input = Next(std::min(chunk, ids.size() - static_cast<std::size_t>(done)));
+      const auto result = rig.model->Forward({&input, 1}, *rig.state);
+      ASSERT_TRUE(result);
+      Collect(*result, input.logit_rows);
+    }
+  }
+
+  // History entries of every owner that are complete, as bytes.
+  [[nodiscard]] std::vector<std::uint8_t> History() const {
+    std::vector<std::uint8_t> bytes;
+    for (std::size_t owner = 0; owner < rig.state->layout().owners.size(); ++owner) {
+      const backend::HistorySlab slab = rig.state->Slab(owner);
+      for (std::int64_t j = 0; j < done / slab.ratio; ++j) {
+        const backend::HistoryEntry e = backend::EntryAt(slab, blocks.data(), j);
+        bytes.insert(bytes.end(), e.latent, e.latent + slab.latent_bytes());
+        bytes.insert(bytes.end(), e.latent_scales, e.latent_scales + slab.latent_scales());
+        bytes.insert(bytes.end(), e.key, e.key + slab.key_bytes());
+        bytes.insert(bytes.end(), e.key_scales, e.key_scales + slab.key_scales());
+      }
+    }
+    return bytes;
+  }
+
+  Rig& rig;
+  SlotId slot;
+  std::vector<TokenId> ids;
+  std::vector<std::int32_t> blocks;
+  Position decoder_floor;
+  Position done = 0;
+  std::vector<float> logits;
+};
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+TEST(Invariance, ChunksOfAnySizeAndDecodeEqualOnePrefill) {
+  Rig rig;
+  const std::vector<TokenId> ids = RandomIds(200, 1);
+  SequenceRun whole(rig, 0, ids);
+  whole.Alone(200);
+  // One row; odd, so that pairs are cut; as many as the ring holds.
+  for (const std::size_t chunk : {1, 7, 133}) {
+    SequenceRun run(rig, 1, ids);
+    run.Alone(chunk);
+    EXPECT_TRUE(SameBits(run.logits, whole.logits)) << "chunk " << chunk;
+    EXPECT_EQ(run.History(), whole.History()) << "chunk " << chunk;
+  }
+}
+
+TEST(Invariance, TruncatedDecoderDoesNotDependOnChunks) {
+  Rig rig;
+  const std::vector<TokenId> ids = RandomIds(200, 2);
+  const Position tail_start = 200 - 140;
+  SequenceRun full(rig, 2, ids);
+  full.Alone(200);
+  SequenceRun whole(rig, 0, ids, tail_start);
+  whole.Alone(200);
+  EXPECT_FALSE(
+      SameBits(whole.logits, {full.logits.end() - static_cast<std::ptrdiff_t>(whole.logits.size()), full.logits.end()}))
+      << "truncation changed nothing, so this test shows nothing";
+  EXPECT_EQ(whole.History(), full.History()) << "history comes from the encoder, which runs every row";
+  for (const std::size_t chunk : {1, 59, 61}) {  // just below and above the tail start
+    SequenceRun run(rig, 1, ids, tail_start);
+    run.Alone(chunk);
+    EXPECT_TRUE(SameBits(run.logits, whole.logits)) << "chunk " << chunk;
+  }
+}
+
+TEST(Invariance, SequencesThatShareAStepDoNotSeeEachOther) {
+  Rig rig;
+  const std::vector<std::vector<TokenId>> prompts = {RandomIds(150, 3), RandomIds(61, 4), RandomIds(9, 5)};
+  std::vector<std::vector<float>> alone;
+  for (const std::vector<TokenId>& prompt : prompts) {
+    SequenceRun run(rig, 0, prompt);
+    run.Alone(prompt.size());
+    alone.push_back(run.logits);
+  }
+  std::vector<SequenceRun> runs;
+  for (int i = 0; i < kSlots; ++i) runs.emplace_back(rig, kSlots - 1 - i, prompts[static_cast<std::size_t>(i)]);
+  // Mixed steps: rows of every unfinished sequence, in numbers that change from step to step.
+  for (std::uint32_t step = 0;
+       std::any_of(runs.begin(), runs.end(),
+                   [](const SequenceRun& r) { return static_cast<std::size_t>(r.done) < r.ids.size(); });
+       ++step) {
+    std::vector<model::SequenceInput> inputs;
+    std::vector<SequenceRun*> owners;
+    for (SequenceRun& run : runs) {
+      const std::size_t left = run.ids.size() - static_cast<std::size_t>(run.done);
+      const std::size_t rows = std::min<std::size_t>(
+          left, 1 + Philox4x32({step, static_cast<std::uint32_t>(run.slot.value), 9, 0}, {5, 0})[0] % 40);
+      if (rows == 0) continue;
+      inputs.push_back(run.Next(rows));
+      owners.push_back(&run);
+    }
+    const auto result = rig.model->Forward(inputs, *rig.state);
+    ASSERT_TRUE(result);
+    const float* at = *result;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      owners[i]->Collect(at, inputs[i].logit_rows);
+      at += static_cast<std::ptrdiff_t>(inputs[i].logit_rows) * rig.checkpoint->config().vocab_size;
+    }
+  }
+  for (std::size_t i = 0; i < runs.size(); ++i) EXPECT_TRUE(SameBits(runs[i].logits, alone[i])) << "sequence " << i;
+}
+
+TEST(Invariance, ThreadsDoNotMatter) {
+  const std::vector<TokenId> ids = RandomIds(140, 6);
+  std::vector<std::vector<float>> results;
+  for (const int threads : {1, 3}) {
+    Rig rig(threads);
+    SequenceRun run(rig, 0, ids);
+    run.Alone(140);
+    results.push_back(run.logits);
+  }
+  EXPECT_TRUE(SameBits(results[0], results[1]));
+}
+
+// Replay after a prefix hit, the exact kind: rows far enough before the hit rebuild the state bit for bit, and history
+// below the hit is left alone even though it is recomputed.
+TEST(Invariance, ReplayOfEnoughRowsRebuildsTheState) {
+  Rig rig;
+  const std::vector<TokenId> ids = RandomIds(300, 7);
+  SequenceRun cold(rig, 0, ids);
+  cold.Alone(300);
+  const Position hit = 256;
+  // From row 0: the probe's four encoder layers reach back 4 * 127 = 508 rows, more than there are.
+  SequenceRun warm(rig, 1, ids);
+  warm.blocks = cold.blocks;
+  const std::vector<std::uint8_t> before = cold.History();
+  std::vector<model::SequenceInput> inputs = {warm.Next(300)};
+  inputs[0].history_from = hit;
+  const auto result = rig.model->Forward(inputs, *rig.state);
+  ASSERT_TRUE(result);
+  warm.Collect(*result, 300);
+  EXPECT_TRUE(SameBits(warm.logits, cold.logits));
+  EXPECT_EQ(cold.History(), before);
+}
+
+// Bounded replay: 128 rows before the hit, window floor at their start, Engram told the ids before them. Shared history
+// stays as it was, Engram's rows are those of a cold run, and where the replay starts does not depend on chunks.
+TEST(Invariance, BoundedReplayLeavesSharedHistoryAlone) {
+  Rig rig;
+  const std::vector<TokenId> ids = RandomIds(300, 8);
+  SequenceRun cold(rig, 0, ids);
+  cold.Alone(300);
+  const std::vector<std::uint8_t> before = cold.History();
+  const Position hit = 256, start = hit - 128;
+  std::vector<std::vector<float>> results;
+  for (const std::size_t chunk : {172, 31}) {
+    SequenceRun warm(rig, 1, ids);
+    warm.blocks = cold.blocks;
+    std::memset(rig.state->WindowRing(0).At(1, 0), 0x55, rig.state->layout().slot_bytes);  // a used slot
+    ASSERT_TRUE(
+        rig.model->ResetSlot(*rig.state, SlotId{1}, start, std::span(ids).first(static_cast<std::size_t>(start))));
+    warm.done = start;
+    while (static_cast<std::size_t>(warm.done) < ids.size()) {
+      model::SequenceInput input = warm.Next(std::min(chunk, ids.size() - static_cast<std::size_t>(warm.done)));
+      input.history_from = hit;
+      input.encoder_floor = start;
+      input.decoder_floor = start;
+      const auto result = rig.model->Forward({&input, 1}, *rig.state);
+      ASSERT_TRUE(result);
+      warm.Collect(*result, input.logit_rows);
+    }
+    results.push_back(warm.logits);
+  }
+  EXPECT_TRUE(SameBits(results[0], results[1]));
+  // History of rows from the hit on is written anew from replayed rows; below the hit every byte is the cold run's.
+  const std::vector<std::uint8_t> after = cold.History();
+  for (std::size_t owner = 0; owner < rig.state->layout().owners.size(); ++owner) {
+    const backend::HistorySlab slab = rig.state->Slab(owner);
+    const std::size_t offset = owner == 0 ? 0 : 150 * rig.state->Slab(0).entry_bytes();  // owner 0: 300 / 2 entries
+    const std::size_t shared_bytes = static_cast<std::size_t>(hit / slab.ratio) * slab.entry_bytes();
+    EXPECT_EQ(std::memcmp(before.data() + offset, after.data() + offset, shared_bytes), 0) << "owner " << owner;
+  }
+}
+
+}  // namespace
+}  // namespace galley

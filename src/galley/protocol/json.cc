@@ -114,8 +114,8 @@ bool Reader::ReadArray(od::value& value, Json& out, int depth) {
   if (value.get_array().get(array) != simdjson::SUCCESS) return Fail("broken array");
   Json::Array elements;
   for (auto item : array) {
-    od::value element;
-    if (std::move(item).get(element) != simdjson::SUCCESS) return Fail("broken array");
+    if (item.error() != simdjson::SUCCESS) return Fail("broken array");
+    od::value element = item.value_unsafe();
     Json out_element;
     if (!Read(element, out_element, depth)) return false;
     elements.push_back(std::move(out_element));
@@ -146,8 +146,8 @@ bool Reader::Read(od::value& value, Json& out, int depth) {
     out = Json(flag);
     return true;
   }
-  // is_null() of this simdjson release cannot report a broken literal, so the token is compared and then consumed.
-  if (token != "null" || !value.is_null()) return Fail("not a JSON value");
+  bool null = false;
+  if (token != "null" || value.is_null().get(null) != simdjson::SUCCESS || !null) return Fail("not a JSON value");
   out = Json();
   return true;
 }
@@ -215,7 +215,7 @@ Json::Json(std::uint64_t value) {
     value_ = value;
 }
 
-Json Json::MakeObject(std::vector<std::pair<std::string_view, Json>> members) {
+Json Json::MakeObject(std::vector<std::pair<std::string_view, Json>>&& members) {
   Object object;
   object.reserve(members.size());
   for (auto& [key, value] : members) object.push_back({std::string(key), std::move(value)});
@@ -293,8 +293,8 @@ Result<Json> ParseJson(std::string_view text, const JsonParseOptions& options) {
   Json result;
   int count = 0;
   for (auto item : outer) {
-    od::value value;
-    if (std::move(item).get(value) != simdjson::SUCCESS) return fail("not a JSON value");
+    if (item.error() != simdjson::SUCCESS) return fail("not a JSON value");
+    od::value value = item.value_unsafe();
     if (++count > 1) return fail("text after the value");
     if (!reader.Read(value, result, 0)) return Err(reader.code, fmt::format("not JSON: {}", reader.error));
   }

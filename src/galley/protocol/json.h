@@ -34,7 +34,7 @@ class Json {
   Json(Array value);             // NOLINT
   Json(Object value);            // NOLINT
   // JsonObject({{"type", "object"}, …}) reads better than nested braces that could also mean an array.
-  [[nodiscard]] static Json MakeObject(std::vector<std::pair<std::string_view, Json>> members);
+  [[nodiscard]] static Json MakeObject(std::vector<std::pair<std::string_view, Json>>&& members);
 
   [[nodiscard]] bool is_null() const { return std::holds_alternative<std::monostate>(value_); }
   [[nodiscard]] bool is_bool() const { return std::holds_alternative<bool>(value_); }

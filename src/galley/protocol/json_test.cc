@@ -58,9 +58,10 @@ TEST(Json, BoundsDepth) {
 
 TEST(Json, RefusesWhatIsNotOneJsonText) {
   for (const char* text :
-       {"",      " ",         "1 2",      "1,2",  "]",           "[1],[2]",       "1],[2",    "nul",
-        "nulll", "truefalse", "{\"a\":1", "[1,]", "\"\\ud800\"", "\"a\tb\"",      "\"\xff\"", "{\"a\":1,}",
-        "[",     "'a'",       "1e999",    "--1",  "0x1",         "\xef\xbb\xbf{}"})
+       {"",       " ",         "1 2",      "1,2",       "]",           "[1],[2]",        "1],[2",    "nul",
+        "nulll",  "truefalse", "{\"a\":1", "[1,]",      "\"\\ud800\"", "\"a\tb\"",       "\"\xff\"", "{\"a\":1,}",
+        "[",      "'a'",       "1e999",    "--1",       "0x1",         "\xef\xbb\xbf{}", "null\f",   "[null\f]",
+        "true\f", "1\f",       "\fnull",   "[null\x1a]"})
     EXPECT_FALSE(ParseJson(text).has_value()) << text;
 }
 
@@ -68,7 +69,7 @@ TEST(Json, AgreesWithAnotherParserOnDamagedTexts) {
   const std::uint32_t seed = 20261129;
   std::mt19937 random(seed);
   const std::string base = R"({"a":[1,-2.5e3,"x\n\u00e9"],"b":{"c":null,"d":true,"e":false},"":[[],{}]})";
-  const std::string alphabet = "{}[]\",:0123456789.eE+-truefalsn\\u \n\x01";
+  const std::string alphabet = "{}[]\",:0123456789.eE+-truefalsn\\u \n\f\x01\x1a";
   for (int round = 0; round < 20000; ++round) {
     std::string text = base;
     const auto edits = 1 + random() % 4;

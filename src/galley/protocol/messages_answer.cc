@@ -96,7 +96,7 @@ class MessagesWriter : public AnswerWriter {
     return result.calls > 0 ? "tool_use" : "end_turn";
   }
 
-  static void Add(std::string_view name, std::vector<std::pair<std::string_view, Json>> members,
+  static void Add(std::string_view name, std::vector<std::pair<std::string_view, Json>>&& members,
                   std::vector<AnswerEvent>& out) {
     Json data = Json::MakeObject({{"type", name}});
     for (auto& [key, value] : members) data.Set(key, std::move(value));

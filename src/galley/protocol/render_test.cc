@@ -18,12 +18,12 @@ Tool ToolOf(const Json& row) {
 }
 
 Message MessageOf(const Json& row) {
-  static const std::map<std::string, Role> kRoles = {{"system", Role::kSystem},
-                                                     {"user", Role::kUser},
-                                                     {"assistant", Role::kAssistant},
-                                                     {"tool", Role::kTool},
-                                                     {"latest_reminder", Role::kLatestReminder}};
-  Message message{.role = kRoles.at(TextAt(row, {"role"})), .content = TextAt(row, {"content"})};
+  static const std::map<std::string, Role> roles = {{"system", Role::kSystem},
+                                                    {"user", Role::kUser},
+                                                    {"assistant", Role::kAssistant},
+                                                    {"tool", Role::kTool},
+                                                    {"latest_reminder", Role::kLatestReminder}};
+  Message message{.role = roles.at(TextAt(row, {"role"})), .content = TextAt(row, {"content"})};
   if (const Json r = At(row, {"reasoning_content"}); r.is_string()) message.reasoning_content = *r.if_string();
   if (const Json calls = At(row, {"tool_calls"}); calls.is_array())
     for (const Json& call : *calls.if_array())
@@ -36,20 +36,20 @@ Message MessageOf(const Json& row) {
 }
 
 Conversation ConversationOf(const Json& row) {
-  static const std::map<std::string, Effort> kEfforts = {
+  static const std::map<std::string, Effort> efforts = {
       {"low", Effort::kLow}, {"high", Effort::kHigh}, {"xhigh", Effort::kXhigh}, {"max", Effort::kMax}};
-  static const std::map<std::string, ResponseFormat> kFormats = {{"", ResponseFormat::kText},
-                                                                 {"json_object", ResponseFormat::kJsonObject},
-                                                                 {"json_schema", ResponseFormat::kJsonSchema},
-                                                                 {"regex", ResponseFormat::kRegex}};
+  static const std::map<std::string, ResponseFormat> formats = {{"", ResponseFormat::kText},
+                                                                {"json_object", ResponseFormat::kJsonObject},
+                                                                {"json_schema", ResponseFormat::kJsonSchema},
+                                                                {"regex", ResponseFormat::kRegex}};
   Conversation c;
   const Json messages = At(row, {"messages"}), tools = At(row, {"tools"});
   for (const Json& message : *messages.if_array()) c.messages.push_back(MessageOf(message));
   if (tools.is_array())
     for (const Json& tool : *tools.if_array()) c.tools.push_back(ToolOf(tool));
   c.thinking = *At(row, {"thinking"}).if_bool();
-  if (const std::string effort = TextAt(row, {"effort"}); !effort.empty()) c.effort = kEfforts.at(effort);
-  c.response_format = kFormats.at(TextAt(row, {"response_format"}));
+  if (const std::string effort = TextAt(row, {"effort"}); !effort.empty()) c.effort = efforts.at(effort);
+  c.response_format = formats.at(TextAt(row, {"response_format"}));
   c.response_schema = At(row, {"response_schema"});
   const std::string choice = TextAt(row, {"tool_choice"});
   c.tool_choice = choice == "none"       ? ToolChoice::kNone

@@ -76,17 +76,17 @@ Checked SetSampling(const Json& body, std::string_view max_tokens_key, bool lowe
 }
 
 Checked SetStop(const Json& stop, ParsedRequest& request) {
-  const std::string_view kEmpty =
+  const std::string_view empty =
       "empty string. Expected a string with minimum length 1, but got an empty string instead.";
   if (stop.is_string()) {
-    if (Text(stop).empty()) return Refuse(fmt::format("Invalid 'stop': {}", kEmpty));
+    if (Text(stop).empty()) return Refuse(fmt::format("Invalid 'stop': {}", empty));
     request.parsing.stop_sequences = {std::string(Text(stop))};
     return {};
   }
   const std::span<const Json> all = Elements(stop);
   if (all.size() > 16) return Refuse(fmt::format("Stop string array too long: {}", all.size()));
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (Text(all[i]).empty()) return Refuse(fmt::format("Invalid 'stop[{}]': {}", i, kEmpty));
+    if (Text(all[i]).empty()) return Refuse(fmt::format("Invalid 'stop[{}]': {}", i, empty));
     request.parsing.stop_sequences.emplace_back(Text(all[i]));
   }
   return {};

@@ -108,7 +108,7 @@ class ResponsesWriter : public AnswerWriter {
                              {"metadata", Json(Json::Object{})}});
   }
 
-  void Add(std::string_view name, Members members, std::vector<AnswerEvent>& out) {
+  void Add(std::string_view name, Members&& members, std::vector<AnswerEvent>& out) {
     Json data = Json::MakeObject({{"type", name}});
     for (auto& [key, value] : members) data.Set(key, std::move(value));
     data.Set("sequence_number", sequence_++);

@@ -562,9 +562,9 @@ class ResponsesConverter {
   }
 
   void MakeEcho() {
-    const auto value_or = [&](std::string_view key, Json fallback) {
+    const auto value_or = [&](std::string_view key, const Json& fallback) {
       const Json& given = Get(body_, key);
-      return given.is_null() ? std::move(fallback) : given;
+      return given.is_null() ? fallback : given;
     };
     const auto number_or = [&](std::string_view key, double fallback) {
       const Json& given = Get(body_, key);

@@ -136,9 +136,9 @@ Status CheckShape(const Json& value, const Shape& shape) {
 }
 
 const Json& Get(const Json& object, std::string_view key) {
-  static const Json kNull;
+  static const Json null;
   const Json* member = object.Find(key);
-  return member == nullptr ? kNull : *member;
+  return member == nullptr ? null : *member;
 }
 
 std::string_view Text(const Json& value) {

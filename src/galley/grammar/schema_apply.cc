@@ -13,18 +13,6 @@ namespace {
 
 using Type = JsonValue::Type;
 
-std::string Path(std::string_view keyword) {
-  return "/" + std::string(keyword);
-}
-
-std::string Path(std::string_view keyword, std::size_t index) {
-  return fmt::format("/{}/{}", keyword, index);
-}
-
-std::string Path(std::string_view keyword, std::string_view name) {
-  return fmt::format("/{}/{}", keyword, PointerToken(name));
-}
-
 }  // namespace
 
 const JsonValue* SchemaExpander::Member(SchemaId id, const JsonValue& s, std::string_view keyword, Type type,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "galley/grammar/schema_document.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <charconv>
 
@@ -165,6 +167,18 @@ std::string PointerToken(std::string_view name) {
     }
   }
   return out;
+}
+
+std::string Path(std::string_view keyword) {
+  return "/" + std::string(keyword);
+}
+
+std::string Path(std::string_view keyword, std::size_t index) {
+  return fmt::format("/{}/{}", keyword, index);
+}
+
+std::string Path(std::string_view keyword, std::string_view name) {
+  return fmt::format("/{}/{}", keyword, PointerToken(name));
 }
 
 SchemaDocument::SchemaDocument(const JsonValue& root) {

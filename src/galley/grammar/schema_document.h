@@ -71,5 +71,9 @@ class SchemaDocument {
 
 // Escapes a member name as a JSON Pointer token.
 [[nodiscard]] std::string PointerToken(std::string_view name);
+// JSON Pointer from a schema to what one of its keywords holds: "/items", "/allOf/2", "/properties/a~1b".
+[[nodiscard]] std::string Path(std::string_view keyword);
+[[nodiscard]] std::string Path(std::string_view keyword, std::size_t index);
+[[nodiscard]] std::string Path(std::string_view keyword, std::string_view name);
 
 }  // namespace galley::grammar

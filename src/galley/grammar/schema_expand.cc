@@ -94,18 +94,6 @@ constexpr std::array kKeywords = {
     KeywordRow{"$recursiveRef", Role::kRefused},
 };
 
-std::string Path(std::string_view keyword) {
-  return "/" + std::string(keyword);
-}
-
-std::string Path(std::string_view keyword, std::size_t index) {
-  return fmt::format("/{}/{}", keyword, index);
-}
-
-std::string Path(std::string_view keyword, std::string_view name) {
-  return fmt::format("/{}/{}", keyword, PointerToken(name));
-}
-
 }  // namespace
 
 SchemaExpander::SchemaExpander(const JsonValue& root, const CompileOptions& options)

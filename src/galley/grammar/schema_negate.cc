@@ -290,7 +290,7 @@ void SchemaExpander::NegateDependents(SchemaId id, const JsonValue& s, Branches&
     const JsonValue* table = Member(id, s, keyword, Type::kObject, "an object");
     if (table == nullptr) continue;
     for (const auto& [name, rule] : table->members) {
-      const std::string path = fmt::format("/{}/{}", keyword, PointerToken(name));
+      const std::string path = Path(keyword, name);
       const Branches present = One(PresentMember(name));
       Branches fails;
       if (rule.is(Type::kArray)) {
@@ -311,7 +311,7 @@ void SchemaExpander::NegateCombiners(SchemaId id, const JsonValue& s, Branches& 
     for (Branch& branch : branches) out.push_back(std::move(branch));
   };
   const auto child = [&](const JsonValue& list, const char* keyword, std::size_t i, bool negated) {
-    return ExpandLiteral({document_.Child(id, list.items[i], fmt::format("/{}/{}", keyword, i)), negated}, false);
+    return ExpandLiteral({document_.Child(id, list.items[i], Path(keyword, i)), negated}, false);
   };
   if (const JsonValue* list = Member(id, s, "allOf", Type::kArray, "a list of schemas")) {
     for (std::size_t i = 0; i < list->items.size() && ok(); ++i) add(child(*list, "allOf", i, true));

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "galley/grammar/line_server.h"
+#include "galley/grammar/model_vocabulary.h"
 
 namespace {
 

@@ -46,6 +46,8 @@ Result<int> RunChat(Context& context);
 Result<int> RunTokenize(Context& context);
 Result<int> RunInspect(Context& context);
 Result<int> RunDump(Context& context);
+Result<int> RunGrammar(Context& context);
+Result<int> RunGrammarServe(Context& context);
 Result<int> RunOptions(Context& context);
 Result<int> RunVersion(Context& context);
 

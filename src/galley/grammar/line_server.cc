@@ -8,14 +8,14 @@
 #include <charconv>
 #include <optional>
 
+#include "galley/grammar/base64.h"
+#include "galley/grammar/model_vocabulary.h"
+
 namespace galley::grammar {
 namespace {
 
-constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 // A little more than Limits::nesting_max, so that the compiler and not the reader refuses a deep schema.
 constexpr int kRequestNestingMax = 300;
-// The marker of tool calls in DeepSeek's models.
-constexpr std::string_view kDsmlMarker = "｜DSML｜";
 
 std::string Bool(bool value) {
   return value ? "true" : "false";
@@ -96,76 +96,9 @@ CompileOptions ReadOptions(const JsonValue* value) {
 
 }  // namespace
 
-std::string Base64Encode(std::string_view bytes) {
-  std::string out;
-  out.reserve((bytes.size() + 2) / 3 * 4);
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    std::uint32_t word = 0;
-    const std::size_t n = std::min<std::size_t>(3, bytes.size() - i);
-    for (std::size_t k = 0; k < 3; ++k) {
-      word = (word << 8) | (k < n ? static_cast<unsigned char>(bytes[i + k]) : 0u);
-    }
-    for (std::size_t k = 0; k < 4; ++k) {
-      out.push_back(k <= n ? kAlphabet[(word >> (18 - 6 * k)) & 63] : '=');
-    }
-  }
-  return out;
-}
-
-std::string Base64Decode(std::string_view text) {
-  std::string out;
-  std::uint32_t word = 0;
-  int bits = 0;
-  for (const char c : text) {
-    const std::size_t value = kAlphabet.find(c);
-    if (value == std::string_view::npos) break;
-    word = (word << 6) | static_cast<std::uint32_t>(value);
-    bits += 6;
-    if (bits >= 8) {
-      bits -= 8;
-      out.push_back(static_cast<char>((word >> bits) & 0xFF));
-    }
-  }
-  return out;
-}
-
 std::string MaskBytes(std::span<const MaskWord> mask, std::uint32_t vocabulary_size) {
   std::string out((vocabulary_size + 7) / 8, '\0');
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<char>((mask[i / 8] >> (8 * (i % 8))) & 0xFF);
-  return out;
-}
-
-Result<VocabularyFile> ReadVocabularyFile(std::string_view json) {
-  const auto value = ParseJson(json);
-  if (!value) return Err(value.error().ToError());
-  const JsonValue* tokens = value->Find("tokens");
-  const auto ends = Integers(value->Find("eos"));
-  const auto specials = Integers(value->Find("special"));
-  if (tokens == nullptr || !tokens->is(JsonValue::Type::kArray) || !ends || !specials) {
-    return Err(ErrorCode::kInvalidArgument, "vocabulary file needs arrays \"tokens\", \"eos\" and \"special\"");
-  }
-  VocabularyOptions options;
-  for (const JsonValue& token : tokens->items) options.tokens.push_back(Base64Decode(token.text));
-  if (const auto size = Integer(value->Find("vocab_size"))) {
-    if (*size < static_cast<std::int64_t>(options.tokens.size()) || *size > 16'000'000) {
-      return Err(ErrorCode::kInvalidArgument,
-                 fmt::format("vocab_size {} does not fit {} tokens", *size, options.tokens.size()));
-    }
-    options.tokens.resize(static_cast<std::size_t>(*size));
-  }
-  for (const std::int64_t id : *ends) options.ends.push_back(TokenId(id));
-  for (const std::int64_t id : *specials) options.specials.push_back(TokenId(id));
-  VocabularyFile out;
-  if (const JsonValue* names = value->Find("names")) {
-    for (const auto& [id, name] : names->members) {
-      std::uint32_t number = 0;
-      std::from_chars(id.data(), id.data() + id.size(), number);
-      out.markers.push_back({name.text, number});
-    }
-  }
-  auto vocabulary = Vocabulary::Create(std::move(options));
-  if (!vocabulary) return Err(std::move(vocabulary).error());
-  out.vocabulary = std::move(*vocabulary);
   return out;
 }
 

@@ -59,15 +59,6 @@ class LineServer {
   bool done_ = false;
 };
 
-// Reads the protocol's vocabulary file: {"vocab_size", "eos", "special", "names", "tokens": [base64 or null]}.
-struct VocabularyFile {
-  std::shared_ptr<const Vocabulary> vocabulary;
-  std::vector<Marker> markers;
-};
-[[nodiscard]] Result<VocabularyFile> ReadVocabularyFile(std::string_view json);
-
-[[nodiscard]] std::string Base64Encode(std::string_view bytes);
-[[nodiscard]] std::string Base64Decode(std::string_view text);
 // The mask as bytes, least significant bit first, (size + 7) / 8 of them.
 [[nodiscard]] std::string MaskBytes(std::span<const MaskWord> mask, std::uint32_t vocabulary_size);
 

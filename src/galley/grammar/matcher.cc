@@ -314,10 +314,12 @@ void Matcher::Compute(Id id, std::vector<MaskWord>& mask) {
 }
 
 std::string Matcher::ForcedText(std::size_t bytes_max) {
+  return terminated_ ? std::string() : ForcedFrom(history_.back(), bytes_max);
+}
+
+std::string Matcher::ForcedFrom(Id id, std::size_t bytes_max) {
   std::string out;
-  if (terminated_) return out;
   ParseStates& states = session_->states;
-  Id id = history_.back();
   while (out.size() < bytes_max) {
     if (states.state(id).complete || !states.state(id).tokens.empty()) break;
     Id next = ParseStates::kDead;
@@ -343,19 +345,45 @@ std::string Matcher::ForcedText(std::size_t bytes_max) {
   return out;
 }
 
-Matcher::Judgement Matcher::Check(std::string_view text, std::string_view marker, std::uint32_t marker_token) {
+Matcher::Reading Matcher::Read(std::string_view text, std::string_view marker, std::uint32_t marker_token) {
   ParseStates& states = session_->states;
-  Judgement out;
-  Id id = states.start();
-  std::size_t at = 0;
-  while (at < text.size() && id != ParseStates::kDead) {
-    const bool is_marker = !marker.empty() && text.substr(at, marker.size()) == marker;
-    id = is_marker ? states.StepToken(id, marker_token, false) : states.Step(id, static_cast<std::uint8_t>(text[at]));
-    if (id != ParseStates::kDead) at += is_marker ? marker.size() : 1;
+  Reading out;
+  out.id = out.alive = states.start();
+  while (out.bytes_ok < text.size() && out.id != ParseStates::kDead) {
+    const std::string_view rest = text.substr(out.bytes_ok);
+    const bool is_marker = !marker.empty() && rest.substr(0, marker.size()) == marker;
+    out.id = is_marker ? states.StepToken(out.id, marker_token, false)
+                       : states.Step(out.id, static_cast<std::uint8_t>(rest[0]));
+    if (out.id == ParseStates::kDead) break;
+    out.alive = out.id;
+    out.bytes_ok += is_marker ? marker.size() : 1;
   }
-  out.bytes_ok = at;
-  out.prefix = id != ParseStates::kDead && !failed();
-  out.complete = out.prefix && states.state(id).complete;
+  return out;
+}
+
+Matcher::Judgement Matcher::Check(std::string_view text, std::string_view marker, std::uint32_t marker_token) {
+  const Reading reading = Read(text, marker, marker_token);
+  Judgement out;
+  out.bytes_ok = reading.bytes_ok;
+  out.prefix = reading.id != ParseStates::kDead && !failed();
+  out.complete = out.prefix && session_->states.state(reading.id).complete;
+  return out;
+}
+
+Matcher::Outlook Matcher::LookAhead(std::string_view text, std::string_view marker, std::uint32_t marker_token) {
+  const Id id = Read(text, marker, marker_token).alive;
+  ParseStates& states = session_->states;
+  Outlook out;
+  if (id == ParseStates::kDead || failed()) return out;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    out.bytes[byte] = states.Step(id, static_cast<std::uint8_t>(byte)) != ParseStates::kDead;
+  }
+  for (std::uint32_t token = 0; token < grammar_.vocabulary->size(); ++token) {
+    if (!grammar_.vocabulary->is_special(token) || grammar_.vocabulary->is_end(token)) continue;
+    if (states.StepToken(id, token, false) != ParseStates::kDead) out.control.push_back(token);
+  }
+  out.end = states.state(id).complete;
+  out.forced = ForcedFrom(id, 4096);
   return out;
 }
 

@@ -5,6 +5,7 @@
 // those of different grammars do not care for each other.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -61,6 +62,14 @@ class Matcher {
   // Judges a whole text from the start, byte by byte, apart from the accepted tokens. Where `marker` is not empty, its
   // occurrences stand for the control token `marker_token`.
   [[nodiscard]] Judgement Check(std::string_view text, std::string_view marker = {}, std::uint32_t marker_token = 0);
+  struct Outlook {
+    std::bitset<256> bytes;              // that may come next
+    std::vector<std::uint32_t> control;  // control tokens that may come next
+    bool end = false;                    // the text may end here
+    std::string forced;                  // text that every completion goes on with
+  };
+  // What may follow the first Judgement::bytes_ok bytes of a text.
+  [[nodiscard]] Outlook LookAhead(std::string_view text, std::string_view marker = {}, std::uint32_t marker_token = 0);
 
   // A limit was reached while running; masks are empty from then on.
   [[nodiscard]] bool failed() const { return grammar_.program->overflowed(); }
@@ -88,6 +97,13 @@ class Matcher {
 
   using Id = ParseStates::Id;
   Matcher() = default;
+  struct Reading {
+    Id id = ParseStates::kDead;     // state behind the whole text
+    Id alive = ParseStates::kDead;  // the last one on the way that can be completed
+    std::size_t bytes_ok = 0;
+  };
+  [[nodiscard]] Reading Read(std::string_view text, std::string_view marker, std::uint32_t marker_token);
+  [[nodiscard]] std::string ForcedFrom(Id id, std::size_t bytes_max);
   [[nodiscard]] Id After(Id from, std::uint32_t token);
   const std::vector<MaskWord>& MaskOf(Id id);
   void Compute(Id id, std::vector<MaskWord>& mask);

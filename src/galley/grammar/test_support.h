@@ -11,8 +11,10 @@
 #include <string_view>
 #include <vector>
 
+#include "galley/grammar/base64.h"
 #include "galley/grammar/compile.h"
 #include "galley/grammar/line_server.h"
+#include "galley/grammar/model_vocabulary.h"
 
 namespace galley::grammar::testing {
 
@@ -44,8 +46,8 @@ inline std::string CasePath(const std::string& name) {
 }
 
 // The vocabulary of the token mask cases: awkward on purpose.
-inline const VocabularyFile& Vocab1k() {
-  static const VocabularyFile kFile = *ReadVocabularyFile(ReadPacked(CasePath("vocab1k.json.xz")));
+inline const ModelVocabulary& Vocab1k() {
+  static const ModelVocabulary kFile = *ReadVocabularyFile(ReadPacked(CasePath("vocab1k.json.xz")));
   return kFile;
 }
 

@@ -93,6 +93,7 @@ class Help(unittest.TestCase):
         self.assertEqual(page.returncode, 0)
         self.assertLessEqual(len(page.stdout.splitlines()), 24)
         for command in ["generate", "chat", "tokenize", "inspect", "dump", "codec-serve", "options", "version"]:
+        for command in ["generate", "chat", "tokenize", "inspect", "dump", "grammar", "grammar-serve", "options", "version"]:
             self.assertIn(f"  {command} ", page.stdout)
             self.assertIn(f"Usage: galley {command}", run(command, "--help").stdout)
 
@@ -536,6 +537,17 @@ class Tools(unittest.TestCase):
         self.assertIn("error", answers[1])
         self.assertEqual(answers[2]["expect"]["status"], 400)
         self.assertEqual(run("codec-serve", "--tokenizer", "/nowhere").returncode, EXIT["not_found"])
+    def test_grammar_check_and_serve(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as schema:
+            schema.write('{"type":"array","items":{"type":"boolean"}}')
+            schema.flush()
+            self.assertEqual(run("grammar", "check", schema.name, "[true,false]").stdout, "accepted\n")
+            refused = run("grammar", "check", schema.name, "[true,1]")
+            self.assertEqual(refused.returncode, EXIT["invalid_argument"])
+            self.assertIn("refused at byte 6 (line 1, column 7), in the value at /1", refused.stdout)
+        requests = ['{"op":"compile","kind":"regex","spec":"a[bc]"}', '{"op":"check","text":"ab"}', '{"op":"quit"}']
+        served = run("grammar-serve", text="\n".join(requests))
+        self.assertEqual([json.loads(line)["ok"] for line in served.stdout.splitlines()], [True, True, True])
 
     def test_tokenize_round_trip(self):
         text = "Line one\r\n\n  日本語 🙂\t<｜User｜>"

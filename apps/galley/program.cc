@@ -44,6 +44,15 @@ constexpr Command kCommands[] = {
      "the\n"
      "small model that comes with Galley.\n",
      RunInspect},
+    {"plan", "say how much memory an engine takes", "",
+     "Prints the memory plan of an engine with these options: weights, workspace of the largest step, history blocks, "
+     "slots\nand snapshots. Reads the model's configuration and no weights. Ends with code 6 when the plan does not "
+     "fit."
+     "\n"
+     "\n"
+     "  galley plan --max-seqs 64 --max-tokens 8192\n"
+     "  galley plan --model DIR --max-seqs 256 --max-tokens 32768 --memory-limit 640GiB\n",
+     RunPlan},
     {"dump", "write a model's intermediate tensors, or compare them", "",
      "Runs a prompt through the model and writes its intermediate tensors (--out), or prints how far they are from "
      "those "

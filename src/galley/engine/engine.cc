@@ -17,6 +17,8 @@
 #include "galley/engine/executor.h"
 #include "galley/engine/logit_rules.h"
 #include "galley/engine/token_check.h"
+#include "galley/model/config_file.h"
+#include "galley/model/model_dir.h"
 
 namespace galley::engine {
 namespace {
@@ -51,6 +53,11 @@ Status CheckRequest(const EngineRequest& request, const model::Config& config, s
   RETURN_IF_ERROR(check("max_tokens", request.max_tokens, 1, 1 << 30));
   RETURN_IF_ERROR(check("min_tokens", request.min_tokens, 0, request.max_tokens));
   RETURN_IF_ERROR(check("n", request.n, 1, kBranchesMax));
+  Position before = 0;
+  for (const Position point : request.snapshot_points) {
+    RETURN_IF_ERROR(check("snapshot_points", point, before + 1, length));
+    before = point;
+  }
   RETURN_IF_ERROR(CheckPromptIds(request.prompt_ids, config, "prompt_ids"));
   RETURN_IF_ERROR(CheckVocabulary(request.stop_ids, config, "stop_ids"));
   if (!(request.deadline_s >= 0 && request.deadline_s < 1e9)) {
@@ -69,6 +76,19 @@ kv::ReplaySpec ReplayFor(const EngineOptions& options, const model::Config& conf
   spec.truncation = options.decoder_keep > 0 ? kv::Truncation::kCompact : kv::Truncation::kOff;
   if (options.decoder_keep > 0) spec.keep = options.decoder_keep;
   return spec;
+}
+
+// A restored sequence restarts at most snapshot_depth rows before the snapshot's position: without truncation in every
+// layer, with it in the encoder only, because the tail that it runs through the decoder is a new one.
+model::RewindRows RewindFor(const kv::ReplaySpec& replay, int snapshots) {
+  if (snapshots == 0) return {};
+  return {.encoder = replay.snapshot_depth(), .decoder = replay.truncates() ? 0 : replay.snapshot_depth()};
+}
+
+std::vector<Position> SnapshotPoints(std::span<const TokenId> prompt, std::optional<TokenId> assistant) {
+  const auto last = assistant ? std::find(prompt.rbegin(), prompt.rend(), *assistant) : prompt.rend();
+  if (last == prompt.rend()) return {};
+  return {static_cast<Position>(prompt.rend() - last)};
 }
 
 }  // namespace
@@ -96,6 +116,7 @@ struct Engine::Impl {
   // --- The engine's thread only ---
   LoadedModel loaded;
   EngineOptions options;
+  std::optional<TokenId> assistant_id;  // ends a prompt; constant
   std::unique_ptr<sched::Scheduler> scheduler;
   std::unique_ptr<Executor> executor;
   std::unordered_map<RequestId, Live> live;
@@ -205,6 +226,7 @@ void Engine::Impl::Report() {
     const auto found = live.find(event.request);
     if (found == live.end()) continue;
     found->second.sink(StartedEvent{.waited_s = static_cast<double>(event.waited_us) * 1e-6,
+                                    .kind = std::string(kv::Label(event.kind)),
                                     .cached_tokens = event.cached_tokens,
                                     .replayed_tokens = event.replayed_tokens,
                                     .hit_limit = std::string(kv::Label(event.limit))});
@@ -271,6 +293,10 @@ Engine::~Engine() {
 }
 
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
+  RETURN_IF_ERROR(model::CheckModelDir(options.model_dir));
+  ASSIGN_OR_RETURN(const model::LoadedConfig config, model::LoadConfig(options.model_dir));
+  const kv::ReplaySpec replay = ReplayFor(options, config.config);
+  RETURN_IF_ERROR(replay.Validate());
   ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Load({.model_dir = options.model_dir,
                                                           .backend = options.backend,
                                                           .threads = options.threads,
@@ -279,10 +305,12 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
                                                           .sequences_max = options.max_seqs,
                                                           .blocks = options.blocks,
                                                           .drafts = false,
+                                                          .rewind = RewindFor(replay, options.snapshots),
                                                           .window_places = 0,
                                                           .max_seq_len = options.max_seq_len,
                                                           .longest = 0}));
   auto impl = std::make_unique<Impl>(std::move(loaded), options);
+  impl->assistant_id = impl->loaded.tokenizer().AddedIdOf("<｜Assistant｜>");
   sched::SchedulerOptions scheduling;
   scheduling.blocks = impl->loaded.state().blocks();
   scheduling.slots = options.max_seqs;
@@ -292,7 +320,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   scheduling.max_seq_len = impl->loaded.max_seq_len();
   scheduling.itl_target_us = static_cast<sched::TimeUs>(options.itl_target_s * 1e6);
   scheduling.queue_max = options.queue_max;
-  scheduling.replay = ReplayFor(options, impl->loaded.config());
+  scheduling.replay = replay;
   ASSIGN_OR_RETURN(impl->scheduler, sched::Scheduler::Create(scheduling));
   Impl* shared = impl.get();
   impl->executor = std::make_unique<Executor>(impl->loaded, options.max_seqs, options.snapshots, [shared] {
@@ -333,6 +361,12 @@ Result<RequestId> Engine::Submit(EngineRequest request, EventSink sink) {
   arrival.request.n = request.n;
   arrival.request.priority = request.priority;
   arrival.request.use_cache = request.use_cache;
+  if (impl_->options.snapshots > 0) {
+    arrival.request.snapshot_points = request.snapshot_points.empty()
+                                          ? SnapshotPoints(request.prompt_ids, impl_->assistant_id)
+                                          : std::move(request.snapshot_points);
+    arrival.request.snapshot_at_end = request.output_is_kept;
+  }
   if (request.deadline_s > 0) {
     arrival.request.deadline_us = Impl::Now() + static_cast<sched::TimeUs>(request.deadline_s * 1e6);
   }

@@ -87,8 +87,8 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   RETURN_IF_ERROR(CheckRange("blocks", options.blocks, 0, kBlocksMax));
   RETURN_IF_ERROR(CheckRange("blocks", full, 1, kBlocksMax));
   const int blocks = options.blocks > 0 ? options.blocks : static_cast<int>(full);
-  ASSIGN_OR_RETURN(model::StateStorage state,
-                   model::StateStorage::Create(*loaded.backend_, config, blocks, options.sequences_max));
+  ASSIGN_OR_RETURN(model::StateStorage state, model::StateStorage::Create(*loaded.backend_, config, blocks,
+                                                                          options.sequences_max, options.rewind));
   loaded.state_ = std::make_unique<model::StateStorage>(std::move(state));
   return loaded;
 }

@@ -52,6 +52,15 @@ constexpr Command kCommands[] = {
      "  galley dump --ids ids.json --out tensors.safetensors\n"
      "  galley dump --model DIR --compare golden.safetensors\n",
      RunDump},
+    {"sim", "simulate scheduler and caches with random traffic", "",
+     "Runs the real scheduler, caches and vote of one or more ranks over a virtual clock and a fake model, with random "
+     "\n"
+     "configurations, traffic, cancellations and faults, and checks every step and every output. Needs no model.\n"
+     "Prints what happened; a run that finds a mistake ends with code 1 and the command that repeats it.\n"
+     "\n"
+     "  galley sim --seed 1 --steps 100000\n"
+     "  galley sim --seeds 50 --steps 4000 --ranks 4\n",
+     RunSim},
     {"options", "list all options", "", "", RunOptions},
     {"version", "print the version", "", "", RunVersion},
 };

@@ -3,13 +3,13 @@
 // runs.
 #include <gtest/gtest.h>
 
-#include "galley/engine/test_chat.h"
+#include "galley/engine/chat_for_test.h"
 
 namespace galley::engine {
 namespace {
 
 void RunTenTurns(int decoder_keep, kv::ReplayMode replay, bool keeps_reasoning) {
-  EngineOptions cold = TestOptions(NanoDir());
+  EngineOptions cold = OptionsFor(kNano);
   cold.decoder_keep = decoder_keep;
   cold.replay = replay;
   cold.max_seqs = 1;

@@ -2,13 +2,13 @@
 // Saved slots: turns that restore one give the tokens of a cold run, with the decoder truncated and without.
 #include <gtest/gtest.h>
 
-#include "galley/engine/test_chat.h"
+#include "galley/engine/chat_for_test.h"
 
 namespace galley::engine {
 namespace {
 
 EngineOptions Cold(int decoder_keep) {
-  EngineOptions options = TestOptions(ProbeDir());
+  EngineOptions options = OptionsFor(kProbe);
   options.decoder_keep = decoder_keep;
   options.max_seqs = 1;
   return options;
@@ -31,8 +31,8 @@ TEST(Snapshots, TheEndOfAKeptOutputIsRestored) {
 }
 
 TEST(Snapshots, PointsMustAscendWithinThePrompt) {
-  const auto engine = MakeEngine(Warm(0));
-  EngineRequest request = TestRequest(1, TestIds(1, 10), 1);
+  const auto engine = Make(Warm(0));
+  EngineRequest request = Request(1, 10);
   for (const std::vector<Position>& points : {std::vector<Position>{0}, {11}, {5, 5}, {6, 5}}) {
     request.snapshot_points = points;
     const auto id = engine->Submit(request, [](const EngineEvent&) {});

@@ -254,6 +254,12 @@ std::size_t RequestParser::Feed(std::string_view input) {
   while (!impl_->parser->got_some() && input.substr(taken, 2) == "\r\n") taken += 2;
   const std::string_view rest = input.substr(taken);
   if (rest.empty() || (rest == "\r" && !impl_->parser->got_some())) return taken;
+  // Beast waits for an empty line with carriage returns, so a client that sends none would wait for its time-out.
+  const std::size_t line_feed = request().method.empty() ? rest.find('\n') : std::string_view::npos;
+  if (line_feed != std::string_view::npos && (line_feed == 0 || rest[line_feed - 1] != '\r')) {
+    impl_->failure = ParseFailure{400, "a line does not end in carriage return and line feed"};
+    return taken;
+  }
   return taken + FeedOnce(*impl_->parser, rest, impl_->limits, &impl_->failure);
 }
 

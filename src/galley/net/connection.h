@@ -149,7 +149,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Clock::time_point began_;  // of this phase's deadline
   Clock::time_point deadline_;
   Clock::time_point accepted_;
-  std::size_t phase_bytes_ = 0;
   std::size_t body_counted_ = 0;
   bool served_one_ = false;
   bool continue_sent_ = false;

@@ -18,8 +18,8 @@
 
 #include "galley/net/event_loop.h"
 #include "galley/net/http_server.h"
-#include "galley/net/raw_client.h"
-#include "galley/net/server_fixture.h"
+#include "galley/net/test_raw_client.h"
+#include "galley/net/test_server.h"
 #include "galley/net/tls.h"
 
 namespace galley::net {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "galley/net/http_server.h"
-#include "galley/net/raw_client.h"
-#include "galley/net/server_fixture.h"
+#include "galley/net/test_raw_client.h"
+#include "galley/net/test_server.h"
 
 namespace galley::net {
 namespace {

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "galley/net/raw_client.h"
-#include "galley/net/server_fixture.h"
+#include "galley/net/test_raw_client.h"
+#include "galley/net/test_server.h"
 
 namespace galley::net {
 namespace {

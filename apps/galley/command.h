@@ -48,6 +48,7 @@ Result<int> RunInspect(Context& context);
 Result<int> RunDump(Context& context);
 Result<int> RunBench(Context& context);
 Result<int> RunSim(Context& context);
+Result<int> RunCodecServe(Context& context);
 Result<int> RunOptions(Context& context);
 Result<int> RunVersion(Context& context);
 

@@ -69,6 +69,11 @@ constexpr Command kCommands[] = {
      "  galley sim --seed 1 --steps 100000\n"
      "  galley sim --seeds 50 --steps 4000 --ranks 4\n",
      RunSim},
+    {"codec-serve", "run test cases of the chat codec from standard input", "",
+     "Each line is one case, a JSON object that says in `file` which kind it is (render, stream, numbers, images, "
+     "tokenize);\neach gets one line of JSON as its answer. docs/codec.md describes the format. Without --tokenizer, "
+     "results have no\ntoken ids.\n",
+     RunCodecServe},
     {"options", "list all options", "", "", RunOptions},
     {"version", "print the version", "", "", RunVersion},
 };
@@ -104,8 +109,8 @@ std::string ProgramHelp() {
   std::string text =
       "Galley runs the DeepSeek V4 family of language models.\n\nUsage: galley COMMAND [OPTIONS] "
       "[ARGUMENTS]\n\nCommands:\n";
-  for (const Command& command : Commands()) text += fmt::format("  {:<10} {}\n", command.name, command.summary);
-  text += fmt::format("  {:<10} {}\n\n", "help", "show this page, the page of a command, or `help exit-codes`");
+  for (const Command& command : Commands()) text += fmt::format("  {:<11} {}\n", command.name, command.summary);
+  text += fmt::format("  {:<11} {}\n\n", "help", "show this page, the page of a command, or `help exit-codes`");
   text +=
       "`galley COMMAND --help` lists the options of a command. Options can also stand in the environment (GALLEY_…) "
       "and\n"

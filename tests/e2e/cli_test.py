@@ -92,7 +92,7 @@ class Help(unittest.TestCase):
         page = run("--help")
         self.assertEqual(page.returncode, 0)
         self.assertLessEqual(len(page.stdout.splitlines()), 24)
-        for command in ["generate", "chat", "tokenize", "inspect", "dump", "options", "version"]:
+        for command in ["generate", "chat", "tokenize", "inspect", "dump", "codec-serve", "options", "version"]:
             self.assertIn(f"  {command} ", page.stdout)
             self.assertIn(f"Usage: galley {command}", run(command, "--help").stdout)
 
@@ -549,6 +549,17 @@ class Bench(unittest.TestCase):
 
 
 class Tools(unittest.TestCase):
+    def test_codec_serve_answers_line_by_line(self):
+        lines = ['{"file":"numbers","id":"a","json":"1e-5"}', "", "broken", '{"file":"render","id":"b","protocol":"chat","request":{"model":"none","messages":[]}}']
+        outcome = run("codec-serve", "--tokenizer", NANO, text="\n".join(lines))
+        answers = [json.loads(line) for line in outcome.stdout.splitlines()]
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        self.assertEqual([answer.get("id") for answer in answers], ["a", None, "b"])
+        self.assertEqual(answers[0]["text"], "1e-05")
+        self.assertIn("error", answers[1])
+        self.assertEqual(answers[2]["expect"]["status"], 400)
+        self.assertEqual(run("codec-serve", "--tokenizer", "/nowhere").returncode, EXIT["not_found"])
+
     def test_tokenize_round_trip(self):
         text = "Line one\r\n\n  日本語 🙂\t<｜User｜>"
         with tempfile.NamedTemporaryFile("wb") as file:

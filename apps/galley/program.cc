@@ -61,6 +61,14 @@ constexpr Command kCommands[] = {
      "  galley dump --ids ids.json --out tensors.safetensors\n"
      "  galley dump --model DIR --compare golden.safetensors\n",
      RunDump},
+    {"bench", "measure speed with synthetic requests", "KIND",
+     "Kinds:\n"
+     "  throughput   many requests at once through the engine: rates, latencies, prefix hits, rows computed\n"
+     "\n"
+     "  galley bench throughput --prompt-len 256 --output-len 32 --concurrency 1,4,16\n"
+     "  galley bench throughput --shared-tokens 1024 --prompt-len 16 --prefix-cache both\n"
+     "  galley bench throughput --prompt-len lognormal:200:0.8:2000 --output-len zipf:1.1:64 --json\n",
+     RunBench},
     {"sim", "simulate scheduler and caches with random traffic", "",
      "Runs the real scheduler, caches and vote of one or more ranks over a virtual clock and a fake model, with random "
      "\n"
@@ -75,6 +83,17 @@ constexpr Command kCommands[] = {
      "tokenize);\neach gets one line of JSON as its answer. docs/codec.md describes the format. Without --tokenizer, "
      "results have no\ntoken ids.\n",
      RunCodecServe},
+    {"grammar", "say where and why a constrained answer would be refused", "check SCHEMA [TEXT]",
+     "SCHEMA is a file: a JSON Schema, or what --kind says. TEXT is what a model is to write, or `-`; without it the "
+     "file of\n--prompt-file or standard input. Ends with code 2 when the text is not accepted.\n"
+     "\n"
+     "  galley grammar check schema.json '{\"age\": 41}'\n"
+     "  galley grammar check --kind regex --json pattern.txt -\n",
+     RunGrammar},
+    {"grammar-serve", "run the grammar engine's line protocol on standard input", "",
+     "One JSON request a line, one reply a line; docs/grammar.md lists them. The vocabulary is that of --vocab, "
+     "--tokenizer or\n--model.\n",
+     RunGrammarServe},
     {"options", "list all options", "", "", RunOptions},
     {"version", "print the version", "", "", RunVersion},
 };
@@ -110,8 +129,10 @@ std::string ProgramHelp() {
   std::string text =
       "Galley runs the DeepSeek V4 family of language models.\n\nUsage: galley COMMAND [OPTIONS] "
       "[ARGUMENTS]\n\nCommands:\n";
-  for (const Command& command : Commands()) text += fmt::format("  {:<11} {}\n", command.name, command.summary);
-  text += fmt::format("  {:<11} {}\n\n", "help", "show this page, the page of a command, or `help exit-codes`");
+  std::size_t width = 0;
+  for (const Command& command : Commands()) width = std::max(width, command.name.size());
+  for (const Command& command : Commands()) text += fmt::format("  {:<{}} {}\n", command.name, width, command.summary);
+  text += fmt::format("  {:<{}} {}\n\n", "help", width, "show this page, the page of a command, or `help exit-codes`");
   text +=
       "`galley COMMAND --help` lists the options of a command. Options can also stand in the environment (GALLEY_…) "
       "and\n"

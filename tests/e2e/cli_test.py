@@ -7,6 +7,7 @@ Usage: cli_test.py BINARY [TESTCLASS…]. Only the standard library is needed.
 
 import json
 import os
+import re
 import pathlib
 import pty
 import resource
@@ -91,9 +92,10 @@ class Help(unittest.TestCase):
     def test_pages(self):
         page = run("--help")
         self.assertEqual(page.returncode, 0)
-        self.assertLessEqual(len(page.stdout.splitlines()), 24)
-        for command in ["generate", "chat", "tokenize", "inspect", "plan", "dump", "codec-serve", "options", "version"]:
-            self.assertIn(f"  {command} ", page.stdout)
+        self.assertLessEqual(len(page.stdout.splitlines()), 40)
+        commands = re.findall(r"^  ([a-z][a-z-]*) ", page.stdout, re.MULTILINE)
+        self.assertLessEqual({"generate", "chat", "tokenize", "plan", "help"}, set(commands))
+        for command in set(commands) - {"help"}:
             self.assertIn(f"Usage: galley {command}", run(command, "--help").stdout)
 
     def test_exit_codes_of_the_documentation(self):
@@ -525,6 +527,29 @@ class Simulator(unittest.TestCase):
         self.assertIn("violations  0", report)
 
 
+class Bench(unittest.TestCase):
+    def test_throughput(self):
+        outcome = run("bench", "throughput", "--model", PROBE, "--requests", "4", "--prompt-len", "4", "--output-len", "2", "--concurrency", "1,4",
+                      "--json")
+        self.assertEqual((outcome.returncode, outcome.stderr), (0, ""))
+        points = json.loads(outcome.stdout)["points"]
+        self.assertEqual([point["concurrency"] for point in points], [1, 4])
+        for point in points:
+            self.assertEqual(point["median"]["output_tokens"], 8)
+            self.assertGreater(point["median"]["output_tokens_per_s"], 0)
+
+    def test_interrupt(self):
+        master, slave = pty.openpty()
+        process = subprocess.Popen([BINARY, "bench", "throughput", "--requests", "1000", "--prompt-len", "100"], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=slave, env=environment())
+        os.close(slave)
+        read_until(master, b"requests, ")  # the progress line
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(PATIENCE_S), 130)
+        read_to_end(master)
+        os.close(master)
+
+
 class Tools(unittest.TestCase):
     def test_codec_serve_answers_line_by_line(self):
         lines = ['{"file":"numbers","id":"a","json":"1e-5"}', "", "broken", '{"file":"render","id":"b","protocol":"chat","request":{"model":"none","messages":[]}}']
@@ -536,6 +561,17 @@ class Tools(unittest.TestCase):
         self.assertIn("error", answers[1])
         self.assertEqual(answers[2]["expect"]["status"], 400)
         self.assertEqual(run("codec-serve", "--tokenizer", "/nowhere").returncode, EXIT["not_found"])
+    def test_grammar_check_and_serve(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as schema:
+            schema.write('{"type":"array","items":{"type":"boolean"}}')
+            schema.flush()
+            self.assertEqual(run("grammar", "check", schema.name, "[true,false]").stdout, "accepted\n")
+            refused = run("grammar", "check", schema.name, "[true,1]")
+            self.assertEqual(refused.returncode, EXIT["invalid_argument"])
+            self.assertIn("refused at byte 6 (line 1, column 7), in the value at /1", refused.stdout)
+        requests = ['{"op":"compile","kind":"regex","spec":"a[bc]"}', '{"op":"check","text":"ab"}', '{"op":"quit"}']
+        served = run("grammar-serve", text="\n".join(requests))
+        self.assertEqual([json.loads(line)["ok"] for line in served.stdout.splitlines()], [True, True, True])
 
     def test_tokenize_round_trip(self):
         text = "Line one\r\n\n  日本語 🙂\t<｜User｜>"

@@ -16,6 +16,7 @@
 #include "galley/engine/branch_text.h"
 #include "galley/engine/engine.h"
 #include "galley/engine/executor.h"
+#include "galley/engine/model_digest.h"
 
 namespace galley::engine {
 
@@ -70,6 +71,8 @@ struct Engine::Impl {
   // --- The engine's thread only ---
   LoadedModel loaded;
   EngineOptions options;
+  ModelDigest digest;
+  std::optional<TokenId> assistant_id;  // ends a prompt; constant
   std::unique_ptr<sched::Scheduler> scheduler;
   std::unique_ptr<Executor> executor;
   std::unordered_map<RequestId, Live> live;
@@ -84,6 +87,8 @@ struct Engine::Impl {
   // Whether one more request may come: those that run, one sequence each, and those that wait. Requires the mutex.
   [[nodiscard]] bool HasRoom() const { return open_requests < std::int64_t{options.queue_max} + options.max_seqs; }
 
+  // Of block keys. The salt keeps tenants apart.
+  [[nodiscard]] kv::BlockKey RootKey(std::string_view salt) const;
   // engine_submit.cc: what the draws and the text need, taken out of the request.
   [[nodiscard]] Result<std::shared_ptr<const DrawContext>> MakeContext(EngineRequest& request);
 

@@ -439,7 +439,7 @@ constexpr Spec kTable[] = {
     {.name = "memory-limit",
      .type = Type::kBytes,
      .section = "engine",
-     .commands = "plan",
+     .commands = "plan bench",
      .value_name = "BYTES",
      .initial = "0",
      .help = "Memory that the plan may take, as 96GiB; 0 takes what the process may use."},
@@ -459,6 +459,11 @@ constexpr Spec kTable[] = {
      .initial = "50",
      .help = "Step time that prompt chunks are cut to while sequences decode.",
      .floats = {0, 1'000'000}},
+    {.name = "sync",
+     .type = Type::kBool,
+     .section = "engine",
+     .commands = "bench",
+     .help = "Plan a step only when the one before has ended. Same tokens, slower; for debugging."},
 
     // Benchmarks.
     {.name = "requests",

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "galley/base/log.h"
 #include "galley/engine/engine_impl.h"
 #include "galley/model/config_file.h"
 #include "galley/model/model_dir.h"
@@ -118,6 +119,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
     shared->wake.notify_all();
   });
   RETURN_IF_ERROR(impl->executor->Prepare());
+  log::Info("{}", ToText(impl->loaded.memory_plan(), MemoryLimit(options.memory_limit)));
   impl->thread = std::thread([shared] { shared->Loop(); });
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }

@@ -8,8 +8,8 @@
 namespace galley::engine {
 
 void Engine::Impl::TakeEvents() {
-  std::deque<Arrival> arrived;
-  std::deque<RequestId> cancelled;
+  arrived.clear();
+  cancelled.clear();
   bool end_all = false;
   {
     std::lock_guard lock(mutex);
@@ -157,8 +157,8 @@ void Engine::Impl::ReportFinished(const sched::Finished& event) {
 
 // Turns what the scheduler reports into events of the requests.
 void Engine::Impl::Report() {
-  const sched::OutputBatch batch = scheduler->outputs();
-  scheduler->ClearOutputs();
+  // Sinks reach the scheduler through queues only, so the batch stays as it is meanwhile.
+  const sched::OutputBatch& batch = scheduler->outputs();
   for (const sched::Started& event : batch.started) {
     const auto found = live.find(event.request);
     if (found == live.end()) continue;
@@ -171,14 +171,17 @@ void Engine::Impl::Report() {
   for (const sched::Tokens& event : batch.tokens) {
     const auto found = live.find(event.request);
     if (found == live.end()) continue;
-    std::deque<TokenEvent>& drawn = found->second.branches[static_cast<std::size_t>(event.branch)].drawn;
+    LiveBranch& branch = found->second.branches[static_cast<std::size_t>(event.branch)];
     // A draw that failed counts as a token for the scheduler and is none.
-    for (int i = 0; i < event.count && !drawn.empty(); ++i) {
-      found->second.sink(drawn.front());
-      drawn.pop_front();
+    for (int i = 0; i < event.count && branch.reported < branch.drawn.size(); ++i) {
+      found->second.sink(std::move(branch.drawn[branch.reported++]));
     }
+    if (branch.reported < branch.drawn.size()) continue;
+    branch.drawn.clear();
+    branch.reported = 0;
   }
   for (const sched::Finished& event : batch.finished) ReportFinished(event);
+  scheduler->ClearOutputs();
 }
 
 void Engine::Impl::UpdateStats() {

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the service needs of an engine, so that tests and benchmarks can put another one in its place. Every call may
+// come from any thread; events arrive as engine.h says.
+#pragma once
+
+#include <memory>
+
+#include "galley/engine/engine.h"
+
+namespace galley::serve {
+
+class EnginePort {
+ public:
+  virtual ~EnginePort() = default;
+  [[nodiscard]] virtual const text::Tokenizer& tokenizer() const = 0;
+  [[nodiscard]] virtual std::int64_t max_seq_len() const = 0;
+  [[nodiscard]] virtual TokenId eos_id() const = 0;
+  [[nodiscard]] virtual Result<RequestId> Submit(engine::EngineRequest request, engine::EventSink sink) = 0;
+  virtual void Cancel(RequestId request) = 0;
+  [[nodiscard]] virtual engine::EngineStats stats() const = 0;
+  // Drops cached prefixes that nobody uses.
+  virtual void ClearCache() = 0;
+};
+
+// `engine` outlives the port.
+[[nodiscard]] std::unique_ptr<EnginePort> PortOf(engine::Engine& engine);
+
+}  // namespace galley::serve

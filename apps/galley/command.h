@@ -47,6 +47,7 @@ Result<int> RunTokenize(Context& context);
 Result<int> RunInspect(Context& context);
 Result<int> RunDump(Context& context);
 Result<int> RunCodecServe(Context& context);
+Result<int> RunSim(Context& context);
 Result<int> RunOptions(Context& context);
 Result<int> RunVersion(Context& context);
 

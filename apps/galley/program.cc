@@ -57,6 +57,15 @@ constexpr Command kCommands[] = {
      "tokenize);\neach gets one line of JSON as its answer. docs/codec.md describes the format. Without --tokenizer, "
      "results have no\ntoken ids.\n",
      RunCodecServe},
+    {"sim", "simulate scheduler and caches with random traffic", "",
+     "Runs the real scheduler, caches and vote of one or more ranks over a virtual clock and a fake model, with random "
+     "\n"
+     "configurations, traffic, cancellations and faults, and checks every step and every output. Needs no model.\n"
+     "Prints what happened; a run that finds a mistake ends with code 1 and the command that repeats it.\n"
+     "\n"
+     "  galley sim --seed 1 --steps 100000\n"
+     "  galley sim --seeds 50 --steps 4000 --ranks 4\n",
+     RunSim},
     {"options", "list all options", "", "", RunOptions},
     {"version", "print the version", "", "", RunVersion},
 };

@@ -503,6 +503,28 @@ class Chat(unittest.TestCase):
             os.close(terminal)
 
 
+class Simulator(unittest.TestCase):
+    def test_a_run_repeats(self):
+        first, second = (json.loads(run("sim", "--json", "--seed", "1", "--steps", "1000", "--ranks", "2").stdout) for _ in range(2))
+        self.assertEqual(first["violations"], [])
+        self.assertGreater(first["outputs_checked"], 50)
+        self.assertEqual(first["digest"], second["digest"])
+
+    def test_progress_and_interrupt(self):
+        master, slave = pty.openpty()
+        process = subprocess.Popen([BINARY, "sim", "--seed", "1", "--steps", "900000000"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=slave, env=environment())
+        os.close(slave)
+        read_until(master, b"steps, ")
+        process.send_signal(signal.SIGINT)
+        report = process.stdout.read().decode()
+        process.stdout.close()
+        self.assertEqual(process.wait(PATIENCE_S), 130)
+        read_to_end(master)
+        os.close(master)
+        self.assertIn("violations  0", report)
+
+
 class Tools(unittest.TestCase):
     def test_codec_serve_answers_line_by_line(self):
         lines = ['{"file":"numbers","id":"a","json":"1e-5"}', "", "broken", '{"file":"render","id":"b","protocol":"chat","request":{"model":"none","messages":[]}}']

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -15,6 +16,7 @@
 
 #include "galley/base/error.h"
 #include "galley/base/strong_id.h"
+#include "galley/engine/constraint.h"
 #include "galley/engine/generator.h"
 #include "galley/kv/replay.h"
 #include "galley/sched/scheduler.h"
@@ -52,13 +54,17 @@ struct EngineRequest {
   SamplingParams sampling;
   LogitRules rules;
   int max_tokens = 256;
-  int min_tokens = 0;  // stop ids cannot be drawn before
-  std::vector<TokenId> stop_ids;
+  int min_tokens = 0;  // stop ids cannot be drawn before, and text before is not searched for stop strings
+  std::vector<TokenId> stop_ids = {};
+  std::vector<std::string> stop_strings = {};      // end the text before them, wherever tokens begin and end
+  std::optional<TokenId> stop_strings_after = {};  // searched for only behind this token: behind the reasoning, say
+  std::vector<std::string> banned_words = {};      // strings that the output never holds
+  std::shared_ptr<const TokenConstraint> constraint = {};  // in its start state; see constraint.h
   int n = 1;  // branches that share the prompt; branch j draws with BranchSeed(seed, j)
   int priority = 0;
   double deadline_s = 0;  // from now; 0: none
   bool use_cache = true;
-  std::string cache_salt;  // requests share cached prefixes only with equal salts
+  std::string cache_salt = {};  // requests share cached prefixes only with equal salts
 };
 
 // Seed of a branch: the request's own for branch 0.
@@ -70,15 +76,21 @@ struct StartedEvent {
   std::int64_t replayed_tokens = 0;  // of those, run again to rebuild state
   std::string hit_limit;             // why no more were found
 };
+// The texts of a branch's events joined are its output: valid UTF-8, without stop ids, up to the stop string. What may
+// still become part of one, or is half a character, is held back until later events.
 struct TokenEvent {
   int branch = 0;
   GeneratedToken token;
+  std::string text = {};  // that became certain with this token
 };
 struct FinishedEvent {
   int branch = 0;
   sched::FinishReason reason = sched::FinishReason::kStop;
-  bool request_done = false;  // no branch is left
-  Error error;                // with kError
+  bool request_done = false;                    // no branch is left
+  Error error = {};                             // with kError
+  std::string text = {};                        // that was held back to the end
+  std::optional<std::size_t> stop_string = {};  // index of the one that ended the branch
+  std::optional<TokenId> stop_id = {};          // or the id
 };
 using EngineEvent = std::variant<StartedEvent, TokenEvent, FinishedEvent>;
 
@@ -87,8 +99,11 @@ using EventSink = std::function<void(const EngineEvent&)>;
 
 struct BranchResult {
   std::vector<GeneratedToken> tokens;
+  std::string text;
   sched::FinishReason reason = sched::FinishReason::kStop;
   Error error;
+  std::optional<std::size_t> stop_string;  // as in FinishedEvent
+  std::optional<TokenId> stop_id;
 };
 struct EngineResult {
   StartedEvent start;
@@ -99,6 +114,9 @@ struct EngineStats {
   sched::SchedulerStats scheduler;
   int running = 0;
   int waiting = 0;
+  int blocks_total = 0;
+  int blocks_active = 0;  // held by sequences
+  int blocks_cached = 0;  // held by nobody, with content that can be hit
   int steps_failed = 0;
 };
 
@@ -113,12 +131,16 @@ class Engine {
 
   [[nodiscard]] const model::Config& config() const;
   [[nodiscard]] const text::Tokenizer& tokenizer() const;
+  // Longest sequence, prompt and output, in tokens.
+  [[nodiscard]] std::int64_t max_seq_len() const;
 
   // Errors, without any event: kInvalidArgument naming field, value and limit; kUnavailable after Drain or Stop. What
   // is refused later (queue full, never fits) comes as a FinishedEvent with kError.
   [[nodiscard]] Result<RequestId> Submit(EngineRequest request, EventSink sink);
   void Cancel(RequestId request);
   [[nodiscard]] EngineStats stats() const;
+  // Forgets all cached prefixes, soon after the call; running sequences go on with what they hold.
+  void ClearCache();
   // Takes no more requests and returns when those accepted have ended.
   void Drain();
 

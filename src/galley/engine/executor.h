@@ -14,19 +14,25 @@
 #include <unordered_map>
 #include <vector>
 
+#include "galley/engine/banned_words.h"
 #include "galley/engine/engine.h"
 #include "galley/engine/loaded_model.h"
+#include "galley/engine/mask_worker.h"
 #include "galley/sched/step_plan.h"
 
 namespace galley::engine {
 
-// What the draws of a sequence need to know; immutable.
+// What the draws and the text of a sequence need to know; immutable.
 struct DrawContext {
   std::vector<TokenId> prompt;
   SamplingParams sampling;
   LogitRules rules;
   int min_tokens = 0;
   std::vector<TokenId> stop_ids;
+  StopSet stops;
+  std::optional<TokenId> stops_after;
+  BannedWords banned_words;
+  std::shared_ptr<const TokenConstraint> constraint;  // in its start state; null: none
 };
 
 struct StepJob {
@@ -71,16 +77,32 @@ class Executor {
   void UpdateTables(const sched::StepPlan& plan);
   [[nodiscard]] model::SequenceInput DecodeInput(const sched::SequenceRows& rows);
   [[nodiscard]] Result<model::SequenceInput> PrefillInput(const StepJob& job, std::size_t index);
+  // What a sequence has drawn so far; a preempted one keeps it until it resumes or another takes its id.
+  struct History {
+    std::vector<TokenId> output;
+    std::shared_ptr<TokenConstraint> constraint;
+  };
+
+  // Histories of sequences that draw for the first time begin; masks of the step's draws are asked for.
+  void StartMasks(const StepJob& job);
   void DrawAll(const StepJob& job, const std::vector<float>& logits, StepOutcome& outcome);
-  [[nodiscard]] Result<GeneratedToken> DrawOne(const StepJob::Draw& draw, const std::vector<TokenId>& output,
-                                               std::span<const float> logits, Position position) const;
+  // The logits of the step's draw number `at` with everything applied that changes them: the mask of the constraint and
+  // the rules of the request. `logits` itself when there is nothing to change.
+  [[nodiscard]] std::span<const float> ChangedLogits(const StepJob::Draw& draw, std::size_t at,
+                                                     std::span<const TokenId> output, std::span<const float> logits);
+  [[nodiscard]] Result<GeneratedToken> DrawOne(const StepJob::Draw& draw, std::size_t at, const History& history,
+                                               std::span<const float> logits, Position position);
 
   LoadedModel& loaded_;
   std::vector<std::vector<std::int32_t>> tables_;  // [slots] block ids
   int snapshot_count_;
   std::unique_ptr<model::StateStorage> snapshots_;  // one slot and one block a place
-  // What sequences have drawn so far; a preempted one keeps it until it resumes or another takes its id.
-  std::unordered_map<sched::SequenceId, std::vector<TokenId>> outputs_;
+  std::unordered_map<sched::SequenceId, History> histories_;
+  MaskWorker mask_worker_;
+  std::vector<MaskJob> mask_jobs_;         // of the step
+  std::vector<int> mask_of_;               // [draws of the step] in mask_jobs_; -1: unconstrained
+  std::vector<std::uint32_t> mask_words_;  // of all of mask_jobs_
+  std::vector<float> changed_;             // scratch of ChangedLogits
 
   std::function<void()> on_done_;
   std::mutex mutex_;

@@ -52,10 +52,9 @@ Response ErrorResponse(const ApiError& error, ErrorStyle style, std::string_view
   const StatusRow& row = RowOf(error.status);
   Json body;
   if (style == ErrorStyle::kMessages) {
-    body = Json::MakeObject(
-        {{"type", "error"},
-         {"error", Json::MakeObject({{"type", row.messages_type}, {"message", error.message}})},
-         {"request_id", request_id}});
+    body = Json::MakeObject({{"type", "error"},
+                             {"error", Json::MakeObject({{"type", row.messages_type}, {"message", error.message}})},
+                             {"request_id", request_id}});
   } else {
     const std::string_view code = error.code.empty() ? row.code : std::string_view(error.code);
     body = Json::MakeObject({{"error", Json::MakeObject({{"message", error.message},

@@ -18,8 +18,8 @@ namespace galley::serve {
 
 class Keys {
  public:
-  // Without keys everybody may ask. kInvalidArgument for a key that is empty, too long or has blanks in it; its place is
-  // named, never its text.
+  // Without keys everybody may ask. kInvalidArgument for a key that is empty, too long or has blanks in it; its place
+  // is named, never its text.
   [[nodiscard]] static Result<Keys> Create(std::vector<std::string> keys);
 
   [[nodiscard]] bool open() const { return keys_.empty(); }

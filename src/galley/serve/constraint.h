@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request demands of the form of its answer: JSON, a schema, a regular expression, a call of a tool. The one place
-// that turns the codec's Constraint into something the engine enforces. What cannot be enforced is refused, never
+// What a request demands of the form of its answer: JSON, a schema, a regular expression, a call of a tool. The one
+// place that turns the codec's Constraint into something the engine enforces. What cannot be enforced is refused, never
 // promised in silence.
 #pragma once
 

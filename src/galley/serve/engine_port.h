@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "galley/engine/engine.h"
+#include "galley/text/tokenizer.h"
 
 namespace galley::serve {
 
@@ -23,6 +24,6 @@ class EnginePort {
 };
 
 // `engine` outlives the port.
-[[nodiscard]] std::unique_ptr<EnginePort> PortOf(engine::Engine& engine);
+[[nodiscard]] std::unique_ptr<EnginePort> PortOf(engine::Engine& engine, TokenId eos_id);
 
 }  // namespace galley::serve

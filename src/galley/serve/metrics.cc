@@ -31,6 +31,12 @@ constexpr Sample kSamples[] = {
      [](const Gauges& g) { return Of(g.engine.waiting); }},
     {"requests_open", "", Kind::kGauge, "Generation requests that have not ended.",
      [](const Gauges& g) { return Of(g.open_requests); }},
+    {"kv_usage_ratio", "kv_cache_usage_perc", Kind::kGauge, "Share of history blocks that sequences hold, 0 to 1.",
+     [](const Gauges& g) {
+       return g.engine.blocks_total == 0 ? 0.0 : Of(g.engine.blocks_active) / Of(g.engine.blocks_total);
+     }},
+    {"kv_blocks_cached", "", Kind::kGauge, "History blocks that nobody holds and that can be hit.",
+     [](const Gauges& g) { return Of(g.engine.blocks_cached); }},
     {"prefix_cache_queries_total", "prefix_cache_queries_total", Kind::kCounter, "Prompt tokens that were looked up.",
      [](const Gauges& g) { return Of(g.engine.scheduler.prompt_tokens); }},
     {"prefix_cache_hits_total", "prefix_cache_hits_total", Kind::kCounter, "Prompt tokens whose history was found.",
@@ -178,6 +184,13 @@ std::string Metrics::Render(const Gauges& gauges) const {
     const std::string_view type = sample.kind == Kind::kGauge ? "gauge" : "counter";
     page.Numbers("galley_", sample.name, type, sample.help, sample.value(gauges));
     page.Numbers("vllm:", sample.vllm, type, sample.help, sample.value(gauges));
+  }
+  for (const std::string_view name : {"galley_cache_config_info", "vllm:cache_config_info"}) {
+    page.Head(name, "gauge", "Size of the cache; always 1.");
+    page.Value(name,
+               fmt::format("block_size=\"{}\",num_gpu_blocks=\"{}\",enable_prefix_caching=\"True\"",
+                           gauges.block_tokens, gauges.engine.blocks_total),
+               1);
   }
   std::lock_guard lock(mutex_);
   for (const std::string_view prefix : {"galley_", "vllm:"}) {

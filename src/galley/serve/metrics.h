@@ -19,8 +19,8 @@ namespace galley::serve {
 
 inline constexpr std::array kSecondsBounds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,  0.25, 0.5,
                                               1.0,   2.5,    5.0,   10.0, 25.0,  50.0, 100., 250., 1000.};
-inline constexpr std::array kTokensBounds = {1.,    2.,    5.,    10.,   20.,    50.,    100.,   200.,   500.,
-                                             1000., 2000., 5000., 1e4,   2e4,    5e4,    1e5,    2e5,    1e6};
+inline constexpr std::array kTokensBounds = {1.,    2.,    5.,    10., 20., 50., 100., 200., 500.,
+                                             1000., 2000., 5000., 1e4, 2e4, 5e4, 1e5,  2e5,  1e6};
 
 // Counts of values up to each bound; the last one counts those above all bounds.
 struct Histogram {

@@ -36,7 +36,8 @@ ApiResult<void> CheckSense(Protocol protocol, const Json& body) {
   const bool demands = Text(body, "tool_choice") == "required" || Get(body, "tool_choice").is_object();
   const bool chat = protocol == Protocol::kChat;
   if (chat && demands && protocol::Elements(Get(body, "tools")).empty())
-    return Refuse({.status = 400, .message = "tool_choice demands a call, but there are no tools", .param = "tool_choice"});
+    return Refuse(
+        {.status = 400, .message = "tool_choice demands a call, but there are no tools", .param = "tool_choice"});
   if (protocol == Protocol::kMessages) {
     const Json& limit = Get(body, "max_tokens");
     if (limit.is_null() || (limit.is_number() && limit.AsDouble() < 1))
@@ -44,8 +45,9 @@ ApiResult<void> CheckSense(Protocol protocol, const Json& body) {
   }
   if (protocol == Protocol::kCompletions && protocol::IsTrue(Get(body, "echo")) && !Get(body, "logprobs").is_null())
     return Refuse({.status = 400,
-                   .message = "echo together with logprobs needs log probabilities of the prompt, which this server does "
-                              "not compute yet",
+                   .message =
+                       "echo together with logprobs needs log probabilities of the prompt, which this server does "
+                       "not compute yet",
                    .param = "logprobs",
                    .code = "unsupported"});
   return {};
@@ -62,10 +64,10 @@ ApiResult<std::vector<Json>> OnePromptEach(Protocol protocol, Json body) {
     return bodies;
   }
   if (elements.size() > kPromptsMax)
-    return Refuse({.status = 400,
-                   .message = fmt::format("prompt: {} prompts in one request are more than {}", elements.size(),
-                                          kPromptsMax),
-                   .param = "prompt"});
+    return Refuse(
+        {.status = 400,
+         .message = fmt::format("prompt: {} prompts in one request are more than {}", elements.size(), kPromptsMax),
+         .param = "prompt"});
   const Json prompts = prompt;
   body.Set("prompt", Json());
   for (const Json& element : *prompts.if_array()) {
@@ -85,7 +87,8 @@ engine::SamplingParams SamplingOf(const ParsedRequest& parsed, const SamplingFie
   sampling.temperature = inference.temperature;
   sampling.top_p = inference.top_p;
   // The codec fixes the temperature while the model thinks, and V4.1's top_p where it does not (recipe 6).
-  if (!fields.gave_temperature && (raw || !thinking)) sampling.temperature = defaults.temperature.value_or(sampling.temperature);
+  if (!fields.gave_temperature && (raw || !thinking))
+    sampling.temperature = defaults.temperature.value_or(sampling.temperature);
   const bool fixed_top_p = !raw && !thinking && parsed.version == protocol::ModelVersion::kV41;
   if (!fields.gave_top_p && !fixed_top_p) sampling.top_p = defaults.top_p.value_or(sampling.top_p);
   sampling.top_k = fields.top_k;
@@ -138,7 +141,8 @@ ApiResult<PreparedPrompt> PreparePrompt(Protocol protocol, Json body, const Samp
     prompt.parsed->inference.max_tokens = static_cast<std::uint32_t>(
         std::clamp<std::int64_t>(*context.options.defaults.max_tokens, 1, std::max<std::int64_t>(room, 1)));
   }
-  const auto limit = protocol::ResolveMaxTokens(*prompt.parsed, ids->size(), static_cast<std::uint64_t>(context.max_seq_len));
+  const auto limit =
+      protocol::ResolveMaxTokens(*prompt.parsed, ids->size(), static_cast<std::uint64_t>(context.max_seq_len));
   if (!limit) {
     ApiError error = FromError(limit.error());
     error.code = "context_length_exceeded";

@@ -39,7 +39,7 @@ struct PrepareContext {
   text::Encoder& encoder;  // of this worker
   std::int64_t max_seq_len = 0;
   TokenId eos_id = 0;
-  std::string_view salt{};         // of the client's key
+  std::string_view salt{};          // of the client's key
   std::uint64_t unseeded_seed = 0;  // for requests without a seed
 };
 

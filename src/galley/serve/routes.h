@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Method and path → what is asked for. One table; the API paths also answer under the prefixes that clients of DeepSeek,
-// OpenAI and Anthropic put in front of them. Pure.
+// Method and path → what is asked for. One table; the API paths also answer under the prefixes that clients of
+// DeepSeek, OpenAI and Anthropic put in front of them. Pure.
 #pragma once
 
 #include <optional>
@@ -45,10 +45,10 @@ struct Route {
 [[nodiscard]] std::span<const Route> Routes();
 
 struct Match {
-  const Route* route = nullptr;     // null: `status` says why
-  std::string_view rest;            // what "*" stands for
-  int status = 200;                 // 404 or 405
-  std::string_view allowed;         // methods of that path, for 405
+  const Route* route = nullptr;  // null: `status` says why
+  std::string_view rest{};       // what "*" stands for
+  int status = 200;              // 404 or 405
+  std::string_view allowed{};    // methods of that path, for 405
 };
 // HEAD is answered like GET; the transport leaves the body out.
 [[nodiscard]] Match FindRoute(std::string_view method, std::string_view path);

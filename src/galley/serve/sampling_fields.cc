@@ -23,8 +23,7 @@ struct NumberRule {
 };
 
 constexpr NumberRule kNumbers[] = {
-    {"frequency_penalty", -2, 2, false, false,
-     [](SamplingFields& f, double v) { f.rules.frequency_penalty = v; }},
+    {"frequency_penalty", -2, 2, false, false, [](SamplingFields& f, double v) { f.rules.frequency_penalty = v; }},
     {"presence_penalty", -2, 2, false, false, [](SamplingFields& f, double v) { f.rules.presence_penalty = v; }},
     {"repetition_penalty", 0, 100, true, false, [](SamplingFields& f, double v) { f.rules.repetition_penalty = v; }},
     {"top_k", -1, 1e6, false, true, [](SamplingFields& f, double v) { f.top_k = v < 0 ? 0 : static_cast<int>(v); }},
@@ -150,6 +149,9 @@ ApiResult<SamplingFields> ReadSamplingFields(const Json& body, const ServiceOpti
   const Json& salt = protocol::Get(body, "cache_salt");
   if (!salt.is_null() && !salt.is_string()) return Refuse(Invalid("cache_salt", "any text"));
   fields.cache_salt = protocol::Text(salt);
+  const Json& choice = protocol::Get(body, "tool_choice");
+  if (choice.is_object() && protocol::IsTrue(protocol::Get(choice, "disable_parallel_tool_use")))
+    fields.parallel_calls = false;
   fields.gave_temperature = !protocol::Get(body, "temperature").is_null();
   fields.gave_top_p = !protocol::Get(body, "top_p").is_null();
   for (std::string_view name : {"max_tokens", "max_completion_tokens", "max_output_tokens"})

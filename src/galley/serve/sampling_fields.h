@@ -24,8 +24,8 @@ struct SamplingFields {
   int priority = 0;  // higher goes first
   std::string cache_salt;
   bool use_cache = true;
-  bool timings = false;         // add a member `timings` to the answer
-  bool parallel_calls = true;   // false: at most one call
+  bool timings = false;        // add a member `timings` to the answer
+  bool parallel_calls = true;  // false: at most one call
   bool gave_temperature = false;
   bool gave_top_p = false;
   bool gave_max_tokens = false;

@@ -29,14 +29,14 @@ bool AllZero(std::string_view text) {
 }  // namespace
 
 std::string IdSource::Next() {
-  const auto words = Philox4x32({count_++, 0, 0, 0}, {static_cast<std::uint32_t>(seed_),
-                                                      static_cast<std::uint32_t>(seed_ >> 32)});
+  const auto words =
+      Philox4x32({count_++, 0, 0, 0}, {static_cast<std::uint32_t>(seed_), static_cast<std::uint32_t>(seed_ >> 32)});
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", words[0], words[1], words[2], words[3]);
 }
 
 std::uint64_t IdSource::NextSeed() {
-  const auto words = Philox4x32({count_++, 1, 0, 0}, {static_cast<std::uint32_t>(seed_),
-                                                      static_cast<std::uint32_t>(seed_ >> 32)});
+  const auto words =
+      Philox4x32({count_++, 1, 0, 0}, {static_cast<std::uint32_t>(seed_), static_cast<std::uint32_t>(seed_ >> 32)});
   return (std::uint64_t{words[0]} << 31) ^ words[1];  // below 2^63, as seeds in requests are
 }
 

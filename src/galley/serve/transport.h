@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the service sees of HTTP: a request that was read whole, and a reply that is sent once or streamed. The transport
-// (http_adapter.h) implements Reply over a connection; tests implement it in memory. A Reply may be called from any
-// thread; a request is immutable and shared.
+// What the service sees of HTTP: a request that was read whole, and a reply that is sent once or streamed. The
+// transport (http_adapter.h) implements Reply over a connection; tests implement it in memory. A Reply may be called
+// from any thread; a request is immutable and shared.
 #pragma once
 
 #include <chrono>

@@ -20,6 +20,27 @@ kv::ReplaySpec ReplayFor(const EngineOptions& options, const model::Config& conf
 
 }  // namespace
 
+LoadOptions LoadOptionsFor(const EngineOptions& options) {
+  return {.model_dir = options.model_dir,
+          .backend = options.backend,
+          .threads = options.threads,
+          .rows_max = options.step_rows_max,
+          .logit_rows_max = options.max_seqs,
+          .sequences_max = options.max_seqs,
+          .blocks = options.blocks,
+          .drafts = false,
+          .window_places = 0,
+          .max_seq_len = options.max_seq_len,
+          .longest = 0,
+          .snapshots = options.snapshots,
+          .memory_limit = options.memory_limit};
+}
+
+Result<MemoryPlan> PlanMemory(const EngineOptions& options, const model::Config& config) {
+  ASSIGN_OR_RETURN(const Sizing sizing, SizeFor(LoadOptionsFor(options), config));
+  return PlanMemory(config, sizing.memory);
+}
+
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Engine::~Engine() {
@@ -34,17 +55,7 @@ Engine::~Engine() {
 }
 
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
-  ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Load({.model_dir = options.model_dir,
-                                                          .backend = options.backend,
-                                                          .threads = options.threads,
-                                                          .rows_max = options.step_rows_max,
-                                                          .logit_rows_max = options.max_seqs,
-                                                          .sequences_max = options.max_seqs,
-                                                          .blocks = options.blocks,
-                                                          .drafts = false,
-                                                          .window_places = 0,
-                                                          .max_seq_len = options.max_seq_len,
-                                                          .longest = 0}));
+  ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Load(LoadOptionsFor(options)));
   auto impl = std::make_unique<Impl>(std::move(loaded), options);
   sched::SchedulerOptions scheduling;
   scheduling.blocks = impl->loaded.state().blocks();
@@ -75,6 +86,12 @@ const model::Config& Engine::config() const {
 }
 const text::Tokenizer& Engine::tokenizer() const {
   return impl_->loaded.tokenizer();
+}
+const MemoryPlan& Engine::memory_plan() const {
+  return impl_->loaded.memory_plan();
+}
+std::int64_t Engine::memory_limit() const {
+  return MemoryLimit(impl_->options.memory_limit);
 }
 
 std::int64_t Engine::max_seq_len() const {
@@ -111,6 +128,8 @@ Result<std::vector<EngineResult>> Engine::Generate(std::vector<EngineRequest> re
     const auto sink = [&result, &mutex, &done, &open](const EngineEvent& event) {
       if (const auto* started = std::get_if<StartedEvent>(&event)) {
         result.start = *started;
+      } else if (const auto* prompt = std::get_if<PromptEvent>(&event)) {
+        result.prompt_logprobs.insert(result.prompt_logprobs.end(), prompt->tokens.begin(), prompt->tokens.end());
       } else if (const auto* token = std::get_if<TokenEvent>(&event)) {
         BranchResult& branch = result.branches[static_cast<std::size_t>(token->branch)];
         branch.tokens.push_back(token->token);

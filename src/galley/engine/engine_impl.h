@@ -42,6 +42,7 @@ struct Live {
   std::shared_ptr<const DrawContext> context;
   EventSink sink;
   std::vector<LiveBranch> branches;  // [n]
+  Position scored = 1;               // prompt positions below it have been reported with their log-probabilities
 };
 
 struct Engine::Impl {
@@ -87,6 +88,7 @@ struct Engine::Impl {
   void TakeOutcome(StepOutcome outcome);
   // Text of the tokens of one draw; cuts the draw where a stop string ends.
   void TakeDraw(const sched::Sequence& sequence, sched::DrawResult& draw, std::span<Result<GeneratedToken>> tokens);
+  static void ReportScores(Live& request, PromptEvent event);
   [[nodiscard]] StepJob MakeJob(const sched::StepPlan& plan) const;
   void Report();
   void ReportFinished(const sched::Finished& event);

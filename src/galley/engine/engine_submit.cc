@@ -25,6 +25,7 @@ Status CheckRequest(const EngineRequest& request, const model::Config& config, s
   RETURN_IF_ERROR(check("prompt_ids", length, 1, max_seq_len));
   RETURN_IF_ERROR(check("max_tokens", request.max_tokens, 1, 1 << 30));
   RETURN_IF_ERROR(check("min_tokens", request.min_tokens, 0, request.max_tokens));
+  RETURN_IF_ERROR(check("prompt_logprobs", request.prompt_logprobs, -1, kTopLogprobsMax));
   RETURN_IF_ERROR(check("n", request.n, 1, kBranchesMax));
   RETURN_IF_ERROR(CheckPromptIds(request.prompt_ids, config, "prompt_ids"));
   RETURN_IF_ERROR(check("stop_ids", static_cast<std::int64_t>(request.stop_ids.size()), 0, kStopIdsMax));
@@ -54,6 +55,7 @@ Result<std::shared_ptr<const DrawContext>> Engine::Impl::MakeContext(EngineReque
   context->prompt = std::move(request.prompt_ids);
   context->sampling = request.sampling;
   context->rules = std::move(request.rules);
+  context->prompt_logprobs = request.prompt_logprobs;
   context->min_tokens = request.min_tokens;
   context->stop_ids = std::move(request.stop_ids);
   context->constraint = std::move(request.constraint);
@@ -79,6 +81,7 @@ Result<RequestId> Engine::Submit(EngineRequest request, EventSink sink) {
   arrival.request.n = request.n;
   arrival.request.priority = request.priority;
   arrival.request.use_cache = request.use_cache;
+  arrival.request.prompt_logprobs = request.prompt_logprobs >= 0;
   if (request.deadline_s > 0) {
     arrival.request.deadline_us = Impl::Now() + static_cast<sched::TimeUs>(request.deadline_s * 1e6);
   }

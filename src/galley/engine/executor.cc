@@ -11,6 +11,18 @@
 #include "galley/engine/logit_rules.h"
 
 namespace galley::engine {
+namespace {
+
+// The token with its log-probability and those of `top` alternatives.
+GeneratedToken Scored(std::span<const float> logits, TokenId id, int top) {
+  GeneratedToken token{.id = id, .logprob = backend::LogProbability(logits, id), .alternatives = {}};
+  for (const backend::RankedToken& ranked : backend::TopTokens(logits, top)) {
+    token.alternatives.push_back({.id = ranked.id, .logprob = ranked.logprob});
+  }
+  return token;
+}
+
+}  // namespace
 
 Executor::Executor(LoadedModel& loaded, int slots, int snapshots, std::function<void()> on_done)
     : loaded_(loaded),
@@ -159,7 +171,7 @@ StepOutcome Executor::Run(const StepJob& job) {
     std::vector<float> logits(rows * static_cast<std::size_t>(loaded_.config().vocab_size));
     RETURN_IF_ERROR(loaded_.backend().CopyToHost(logits.data(), device, logits.size() * sizeof(float)));
     DrawAll(job, logits, outcome);
-    return {};
+    return ScorePrompts(job, outcome);
   }();
   outcome.done.elapsed_us =
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin).count();
@@ -252,13 +264,35 @@ Result<GeneratedToken> Executor::DrawOne(const StepJob::Draw& draw, std::size_t 
     return Err(ErrorCode::kInternal,
                fmt::format("the constraint allowed token {} at position {} and then refused it", *id, position));
   }
-  GeneratedToken token{.id = *id, .logprob = 0, .alternatives = {}};
-  if (s.top_logprobs < 0) return token;
-  token.logprob = backend::LogProbability(logits, *id);
-  for (const backend::RankedToken& ranked : backend::TopTokens(logits, s.top_logprobs)) {
-    token.alternatives.push_back({.id = ranked.id, .logprob = ranked.logprob});
+  if (s.top_logprobs < 0) return GeneratedToken{.id = *id, .logprob = 0, .alternatives = {}};
+  return Scored(logits, *id, s.top_logprobs);
+}
+
+Status Executor::ScorePrompts(const StepJob& job, StepOutcome& outcome) {
+  const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
+  const int batch = loaded_.model().options().logit_rows_max;
+  std::vector<float> logits;
+  for (const StepJob::Scoring& scoring : job.scorings) {
+    const sched::SequenceRows& rows = job.plan.prefill[scoring.prefill];
+    const std::vector<TokenId>& prompt = scoring.context->prompt;
+    StepOutcome::Scores scores{.prefill = scoring.prefill, .event = {.first = rows.begin + 1}};
+    // The last row of a prompt has no token after it.
+    const int count = std::min(rows.rows, static_cast<int>(prompt.size()) - 1 - static_cast<int>(rows.begin));
+    const auto sequence = static_cast<int>(job.plan.decode.size() + scoring.prefill);
+    for (int first = 0; first < count; first += batch) {
+      const int some = std::min(batch, count - first);
+      ASSIGN_OR_RETURN(const float* device, loaded_.model().RowLogits(sequence, first, some, loaded_.state()));
+      logits.resize(static_cast<std::size_t>(some) * vocab);
+      RETURN_IF_ERROR(loaded_.backend().CopyToHost(logits.data(), device, logits.size() * sizeof(float)));
+      for (int i = 0; i < some; ++i) {
+        scores.event.tokens.push_back(Scored(std::span(logits).subspan(static_cast<std::size_t>(i) * vocab, vocab),
+                                             prompt[static_cast<std::size_t>(rows.begin + first + i) + 1],
+                                             scoring.context->prompt_logprobs));
+      }
+    }
+    if (count > 0) outcome.scores.push_back(std::move(scores));
   }
-  return token;
+  return {};
 }
 
 }  // namespace galley::engine

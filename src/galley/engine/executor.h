@@ -27,6 +27,7 @@ struct DrawContext {
   std::vector<TokenId> prompt;
   SamplingParams sampling;
   LogitRules rules;
+  int prompt_logprobs = -1;
   int min_tokens = 0;
   std::vector<TokenId> stop_ids;
   StopSet stops;
@@ -40,6 +41,12 @@ struct StepJob {
   // For each of plan.prefill: tokens of its rows, and before them up to as many earlier ones as Engram looks back.
   std::vector<std::vector<TokenId>> prefill_tokens;
   std::vector<int> prefill_earlier;  // how many of those are earlier ones
+  // Of plan.prefill, those whose rows are asked for log-probabilities of the tokens after them.
+  struct Scoring {
+    std::size_t prefill = 0;
+    std::shared_ptr<const DrawContext> context;
+  };
+  std::vector<Scoring> scorings;
   // For each of plan.draws.
   struct Draw {
     std::shared_ptr<const DrawContext> context;
@@ -53,6 +60,11 @@ struct StepOutcome {
   sched::StepId step = -1;
   Status status;
   sched::StepDone done;
+  struct Scores {
+    std::size_t prefill = 0;  // in plan.prefill
+    PromptEvent event;
+  };
+  std::vector<Scores> scores;
   std::vector<Result<GeneratedToken>> tokens;  // one for each draw; an error concerns that sequence alone
 };
 
@@ -90,6 +102,9 @@ class Executor {
   // the rules of the request. `logits` itself when there is nothing to change.
   [[nodiscard]] std::span<const float> ChangedLogits(const StepJob::Draw& draw, std::size_t at,
                                                      std::span<const TokenId> output, std::span<const float> logits);
+  // Log-probabilities of prompt tokens: logits of all rows of the chunks that ask for it, a few at a time, in the
+  // memory of the draws' logits, which are not needed any more.
+  [[nodiscard]] Status ScorePrompts(const StepJob& job, StepOutcome& outcome);
   [[nodiscard]] Result<GeneratedToken> DrawOne(const StepJob::Draw& draw, std::size_t at, const History& history,
                                                std::span<const float> logits, Position position);
 

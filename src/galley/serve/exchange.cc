@@ -192,6 +192,9 @@ void Exchange::Take(std::size_t index, const engine::StartedEvent& event) {
   if (request_.stream && state_ == ReplyState::kNothing) StartStream();
 }
 
+// Nothing asks the engine for log probabilities of prompts.
+void Exchange::Take(std::size_t /*submission*/, const engine::PromptEvent& /*event*/) {}
+
 void Exchange::Take(std::size_t index, const engine::TokenEvent& event) {
   Submission& submission = submissions_[index];
   const std::size_t at = submission.first_branch + static_cast<std::size_t>(event.branch);

@@ -132,6 +132,7 @@ ApiResult<void> ReadCount(const Json& body, int n_max, SamplingFields& fields) {
 
 ApiResult<SamplingFields> ReadSamplingFields(const Json& body, const ServiceOptions& options, int vocab_size) {
   SamplingFields fields;
+  fields.use_cache = options.prefix_cache;
   const SamplingDefaults& defaults = options.defaults;
   fields.top_k = defaults.top_k.value_or(0);
   fields.min_p = defaults.min_p.value_or(0);

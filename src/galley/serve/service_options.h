@@ -33,9 +33,10 @@ struct ServiceOptions {
   SamplingDefaults defaults{};
   protocol::RequestLimits limits{};
   bool default_thinking = true;
-  int max_queue = 1024;  // requests that wait to be admitted; more are told to come back
-  int n_max = 16;        // choices of one request
-  int workers = 2;       // threads that read bodies and write events
+  bool prefix_cache = true;  // where the request does not say
+  int max_queue = 1024;      // requests that wait to be admitted; more are told to come back
+  int n_max = 16;            // choices of one request
+  int workers = 2;           // threads that read bodies and write events
   bool log_prompts = false;
   std::function<void(std::string line)> log{};  // takes one JSON object a request; none: no log
   std::uint64_t seed = 0;                       // of ids and of seeds that clients leave out

@@ -47,6 +47,7 @@ Result<int> RunTokenize(Context& context);
 Result<int> RunInspect(Context& context);
 Result<int> RunDump(Context& context);
 Result<int> RunServe(Context& context);
+Result<int> RunBench(Context& context);
 Result<int> RunPlan(Context& context);
 Result<int> RunSim(Context& context);
 Result<int> RunCodecServe(Context& context);

@@ -43,6 +43,8 @@ engine::EngineOptions EngineOptionsOf(const options::Values& values, const std::
   options.blocks = static_cast<int>(values.Int("blocks"));
   options.snapshots = static_cast<int>(values.Int("snapshots"));
   options.memory_limit = values.Int("memory-limit");
+  options.replay = values.String("replay") == "exact" ? kv::ReplayMode::kExact : kv::ReplayMode::kBounded;
+  options.itl_target_s = values.Float("itl-target-ms") * 1e-3;
   if (values.String("decoder-truncation") == "compact")
     options.decoder_keep = static_cast<int>(values.Int("decoder-keep"));
   // The service has the queue's limit; the engine's own is only a second line.
@@ -129,7 +131,7 @@ Result<serve::ServiceOptions> ServiceOptionsOf(const options::Values& values, co
   options.version = GALLEY_VERSION;
   ASSIGN_OR_RETURN(options.defaults, ReadDefaults(values, model_dir));
   options.limits.body_bytes_max = static_cast<std::size_t>(values.Int("max-body"));
-  options.prefix_cache = values.Bool("prefix-cache");
+  options.prefix_cache = values.Bool("prefix-caching");
   options.max_queue = static_cast<int>(values.Int("max-queue"));
   options.n_max = static_cast<int>(values.Int("max-choices"));
   options.workers = static_cast<int>(values.Int("workers"));

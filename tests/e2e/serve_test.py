@@ -284,7 +284,7 @@ class Flags(unittest.TestCase):
         self.assertEqual(server.stop(), 0)
         self.refused("--memory-limit", "--gpu-memory-utilization", "0.9")
         self.refused("one device", "--tp", "8")
-        self.refused("--no-prefix-cache", "--disable-radix-cache")
+        self.refused("--no-prefix-caching", "--disable-radix-cache")
         self.refused("--generation-config", "--sampling-defaults", "openai")
 
     def test_wrong_settings_are_named(self):

@@ -26,7 +26,7 @@ constexpr ForeignFlag kServe[] = {
     {"gpu-memory-utilization", true, kMemory},
     {"mem-fraction-static", true, kMemory},
     {"kv-cache-dtype", true, "the model's own record formats are the only ones; leave it out", "auto"},
-    {"disable-radix-cache", false, "use --no-prefix-cache"},
+    {"disable-radix-cache", false, "use --no-prefix-caching"},
     {"speculative-config", true, kDrafts},
     {"speculative-algorithm", true, kDrafts},
     {"tool-call-parser", true, "calls are always parsed in the model's own format; leave it out",

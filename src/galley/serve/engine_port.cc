@@ -18,6 +18,13 @@ class RealEngine : public EnginePort {
   }
   void Cancel(RequestId request) override { engine_.Cancel(request); }
   [[nodiscard]] engine::EngineStats stats() const override { return engine_.stats(); }
+  [[nodiscard]] ApiResult<std::shared_ptr<const engine::TokenConstraint>> Compile(const ConstraintSpec& spec) override {
+    return Refuse(
+        {.status = 400,
+         .message = spec.param + " cannot be enforced by this server yet, so it is refused rather than ignored",
+         .param = spec.param,
+         .code = "unsupported"});
+  }
   void ClearCache() override { engine_.ClearCache(); }
 
  private:

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "galley/engine/engine.h"
+#include "galley/serve/constraint.h"
 #include "galley/text/tokenizer.h"
 
 namespace galley::serve {
@@ -19,6 +20,9 @@ class EnginePort {
   [[nodiscard]] virtual Result<RequestId> Submit(engine::EngineRequest request, engine::EventSink sink) = 0;
   virtual void Cancel(RequestId request) = 0;
   [[nodiscard]] virtual engine::EngineStats stats() const = 0;
+  // `spec` in its start state, for EngineRequest::constraint. Errors are the client's and say what cannot be enforced.
+  [[nodiscard]] virtual ApiResult<std::shared_ptr<const engine::TokenConstraint>> Compile(
+      const ConstraintSpec& spec) = 0;
   // Drops cached prefixes that nobody uses.
   virtual void ClearCache() = 0;
 };

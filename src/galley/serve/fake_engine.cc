@@ -54,6 +54,7 @@ struct FakeEngine::Impl {
   int waiting_count = 0;
   int cancel_count = 0;
   int clear_count = 0;
+  std::vector<ConstraintSpec> compiled;
   bool admitting = true;
   bool stepping = true;
   bool stopping = false;
@@ -120,8 +121,12 @@ struct FakeEngine::Impl {
       bool busy = false;
       for (Live& request : live) {
         if (!request.started && !request.cancelled && !may_admit) continue;
-        if (!std::exchange(request.started, true) && !request.cancelled)
-          request.sink(engine::StartedEvent{.cached_tokens = options.cached_tokens, .hit_limit = "none"});
+        if (!std::exchange(request.started, true) && !request.cancelled) {
+          engine::StartedEvent event;
+          event.cached_tokens = options.cached_tokens;
+          event.hit_limit = "none";
+          request.sink(event);
+        }
         if (!may_step && !request.cancelled) continue;
         Step(request);
         busy = true;
@@ -201,6 +206,12 @@ engine::EngineStats FakeEngine::stats() const {
   return stats;
 }
 
+ApiResult<std::shared_ptr<const engine::TokenConstraint>> FakeEngine::Compile(const ConstraintSpec& spec) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->compiled.push_back(spec);
+  return nullptr;
+}
+
 void FakeEngine::ClearCache() {
   std::lock_guard lock(impl_->mutex);
   ++impl_->clear_count;
@@ -232,6 +243,10 @@ int FakeEngine::live() const {
 int FakeEngine::cancels() const {
   std::lock_guard lock(impl_->mutex);
   return impl_->cancel_count;
+}
+std::vector<ConstraintSpec> FakeEngine::compiled() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->compiled;
 }
 int FakeEngine::cache_clears() const {
   std::lock_guard lock(impl_->mutex);

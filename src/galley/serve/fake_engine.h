@@ -37,6 +37,8 @@ class FakeEngine : public EnginePort {
   [[nodiscard]] Result<RequestId> Submit(engine::EngineRequest request, engine::EventSink sink) override;
   void Cancel(RequestId request) override;
   [[nodiscard]] engine::EngineStats stats() const override;
+  // Takes everything and enforces nothing; compiled() has what was asked for.
+  [[nodiscard]] ApiResult<std::shared_ptr<const engine::TokenConstraint>> Compile(const ConstraintSpec& spec) override;
   void ClearCache() override;
 
   // While not admitting, requests wait without having started; while not stepping, those that run say nothing.
@@ -47,6 +49,7 @@ class FakeEngine : public EnginePort {
   [[nodiscard]] int live() const;                                     // requests that have not ended
   [[nodiscard]] int cancels() const;
   [[nodiscard]] int cache_clears() const;
+  [[nodiscard]] std::vector<ConstraintSpec> compiled() const;
 
  private:
   struct Impl;

@@ -131,7 +131,8 @@ ApiResult<PreparedPrompt> PreparePrompt(Protocol protocol, Json body, const Samp
   if (Get(body, "n").is_number()) body.Set("n", Json());
   auto parsed = protocol::ConvertBody(protocol, body, context.codec);
   if (!parsed) return Refuse(FromError(parsed.error()));
-  if (auto checked = CheckConstraint(*parsed, body); !checked) return Refuse(checked.error());
+  const auto constraint = ConstraintOf(*parsed, body, !fields.parallel_calls);
+  if (!constraint) return Refuse(constraint.error());
   PreparedPrompt prompt;
   prompt.parsed = std::make_unique<ParsedRequest>(std::move(*parsed));
   auto ids = PromptIds(*prompt.parsed, context, context.options.log_prompts ? &prompt.text : nullptr);
@@ -160,6 +161,11 @@ ApiResult<PreparedPrompt> PreparePrompt(Protocol protocol, Json body, const Samp
     request.rules.banned_ids.push_back(context.eos_id);
   else
     request.stop_ids.push_back(context.eos_id);
+  if (*constraint) {
+    auto compiled = context.engine.Compile(**constraint);
+    if (!compiled) return Refuse(compiled.error());
+    request.constraint = std::move(*compiled);
+  }
   request.n = fields.n;
   request.priority = fields.priority;
   request.use_cache = fields.use_cache;

@@ -9,6 +9,7 @@
 #include "galley/engine/engine.h"
 #include "galley/protocol/request.h"
 #include "galley/serve/api_error.h"
+#include "galley/serve/engine_port.h"
 #include "galley/serve/sampling_fields.h"
 #include "galley/serve/service_options.h"
 #include "galley/text/tokenizer.h"
@@ -37,6 +38,7 @@ struct PrepareContext {
   const protocol::CodecOptions& codec;
   const text::Tokenizer& tokenizer;
   text::Encoder& encoder;  // of this worker
+  EnginePort& engine;      // compiles constraints
   std::int64_t max_seq_len = 0;
   TokenId eos_id = 0;
   std::string_view salt{};          // of the client's key

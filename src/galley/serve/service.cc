@@ -51,6 +51,7 @@ PrepareContext Service::Impl::Context(text::Encoder& encoder, int key) {
           .codec = codec,
           .tokenizer = engine.tokenizer(),
           .encoder = encoder,
+          .engine = engine,
           .max_seq_len = engine.max_seq_len(),
           .eos_id = engine.eos_id(),
           .salt = keys.salt(key),

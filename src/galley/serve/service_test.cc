@@ -285,6 +285,43 @@ TEST(Service, ParallelCallsCanBeTurnedOff) {
   EXPECT_EQ(At(one, "choices.0.finish_reason"), R"("tool_calls")");
 }
 
+TEST(Service, DemandsOnTheFormReachTheCompiler) {
+  constexpr std::string_view kStrict =
+      R"(,"tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object","properties":{}}}}])";
+  struct Case {
+    std::string more;
+    std::string kind;
+    std::string spec;  // part of it
+  };
+  const Case cases[] = {
+      {R"(,"response_format":{"type":"json_schema","json_schema":{"name":"s","schema":{"type":"integer"}}})",
+       "json_schema", R"({"type":"integer"})"},
+      {R"(,"structured_outputs":{"regex":"a+"})", "regex", R"("a+")"},
+      {R"(,"structured_outputs":{"choice":["a","b"]})", "choice", R"(["a","b"])"},
+      {R"(,"guided_json":"{\"type\":\"string\"}")", "json_schema", R"({"type":"string"})"},
+      {R"(,"ebnf":"root ::= \"a\"")", "ebnf", R"("root ::= \"a\"")"},
+      {std::string(kStrict), "dsml", R"("mode":"auto")"},
+      {std::string(kStrict) + R"(,"tool_choice":"required","parallel_tool_calls":false)", "dsml",
+       R"("mode":"inside","parallel":false)"},
+  };
+  for (const Case& test : cases) {
+    Served served(Says("x"));
+    EXPECT_EQ(served.Post("/v1/chat/completions", Chat(test.more))->status(), 200) << test.more;
+    const auto compiled = served.engine->compiled();
+    ASSERT_EQ(compiled.size(), 1u) << test.more;
+    EXPECT_EQ(compiled[0].kind, test.kind);
+    EXPECT_THAT(compiled[0].spec, HasSubstr(test.spec));
+    EXPECT_FALSE(compiled[0].after_thinking);
+  }
+  Served served(Says("x"));
+  (void)served.Post("/v1/chat/completions",
+                    R"({"model":"nano","messages":[{"role":"user","content":"Hi"}],"regex":"a"})");
+  ASSERT_EQ(served.engine->compiled().size(), 1u);
+  EXPECT_TRUE(served.engine->compiled()[0].after_thinking) << "the reasoning is free";
+  EXPECT_EQ(served.Post("/v1/chat/completions", Chat(R"(,"regex":"a","ebnf":"b")"))->status(), 400);
+  EXPECT_EQ(served.Post("/v1/chat/completions", Chat(R"(,"regex":5)"))->status(), 400);
+}
+
 TEST(Service, TimingsOnDemand) {
   FakeEngineOptions engine = Says("Hello");
   engine.cached_tokens = 2;

@@ -32,6 +32,13 @@ constexpr Command kCommands[] = {
      "Ctrl-D "
      "ends.\n",
      RunChat},
+    {"serve", "answer over HTTP, in the APIs that clients already use", "[MODEL]",
+     "Chat Completions, Responses, Messages and Completions on one port, until SIGTERM or Ctrl-C; the second signal "
+     "ends it at\nonce. MODEL is a directory, as with --model. docs/serving.md has endpoints, limits and metrics.\n"
+     "\n"
+     "  galley serve\n"
+     "  galley serve /models/DeepSeek-V4.1-Flash --host 0.0.0.0 --api-key-file keys.txt --max-seqs 64\n",
+     RunServe},
     {"tokenize", "turn text into token ids, or ids into text", "[TEXT…]",
      "The text is the arguments, the file of --prompt-file, or standard input, byte for byte.\n"
      "\n"

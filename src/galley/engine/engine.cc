@@ -137,6 +137,18 @@ std::int64_t Engine::memory_limit() const {
   return MemoryLimit(impl_->options.memory_limit);
 }
 
+std::int64_t Engine::max_seq_len() const {
+  return impl_->loaded.max_seq_len();
+}
+
+void Engine::ClearCache() {
+  {
+    std::lock_guard lock(impl_->mutex);
+    impl_->clear_cache = true;
+  }
+  impl_->wake.notify_all();
+}
+
 EngineStats Engine::stats() const {
   std::lock_guard lock(impl_->mutex);
   return impl_->stats;

@@ -141,10 +141,10 @@ struct EngineStats {
   sched::SchedulerStats scheduler;
   int running = 0;
   int waiting = 0;
-  int steps_failed = 0;
-  int blocks = 0;         // in all
+  int blocks_total = 0;
   int blocks_active = 0;  // held by sequences or by a step that runs
-  int blocks_cached = 0;
+  int blocks_cached = 0;  // held by nobody, with content that can be hit
+  int steps_failed = 0;
   int slots_free = 0;
 };
 
@@ -159,6 +159,8 @@ class Engine {
 
   [[nodiscard]] const model::Config& config() const;
   [[nodiscard]] const text::Tokenizer& tokenizer() const;
+  // Longest sequence, prompt and output, in tokens.
+  [[nodiscard]] std::int64_t max_seq_len() const;
   // What was taken at start; nothing is added while the engine runs.
   [[nodiscard]] const MemoryPlan& memory_plan() const;
   [[nodiscard]] std::int64_t memory_limit() const;
@@ -169,6 +171,8 @@ class Engine {
   [[nodiscard]] Result<RequestId> Submit(EngineRequest request, EventSink sink);
   void Cancel(RequestId request);
   [[nodiscard]] EngineStats stats() const;
+  // Forgets all cached prefixes, soon after the call; running sequences go on with what they hold.
+  void ClearCache();
   // Takes no more requests and returns when those accepted have ended.
   void Drain();
   // Takes no more requests, cancels those accepted and returns when they have ended.

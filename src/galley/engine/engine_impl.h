@@ -62,6 +62,7 @@ struct Engine::Impl {
   bool closed = false;  // takes no more requests
   bool cancel_all = false;
   bool stopping = false;
+  bool clear_cache = false;
   std::int64_t next_id = 0;
   std::int64_t open_requests = 0;
   EngineStats stats;

@@ -11,13 +11,14 @@ void Engine::Impl::TakeEvents() {
   arrived.clear();
   cancelled.clear();
   bool end_all = false;
+  bool clear = false;
   {
     std::lock_guard lock(mutex);
     arrived.swap(arrivals);
     cancelled.swap(cancellations);
     outcome_ready = false;
-    end_all = cancel_all;
-    cancel_all = false;
+    end_all = std::exchange(cancel_all, false);
+    clear = std::exchange(clear_cache, false);
   }
   for (Arrival& arrival : arrived) {
     std::vector<LiveBranch> branches;
@@ -26,6 +27,7 @@ void Engine::Impl::TakeEvents() {
     scheduler->Arrive(std::move(arrival.request), Now());
   }
   for (const RequestId id : cancelled) scheduler->Cancel(id);
+  if (clear) scheduler->ClearCache();
   if (end_all) {
     for (const auto& [id, request] : live) scheduler->Cancel(id);
   }
@@ -189,7 +191,7 @@ void Engine::Impl::UpdateStats() {
   stats.scheduler = scheduler->stats();
   stats.running = scheduler->running();
   stats.waiting = scheduler->waiting();
-  stats.blocks = scheduler->cache().total();
+  stats.blocks_total = scheduler->cache().total();
   stats.blocks_active = scheduler->cache().active();
   stats.blocks_cached = scheduler->cache().cached();
   stats.slots_free = scheduler->slots().available();
@@ -212,7 +214,7 @@ void Engine::Impl::Loop() {
     std::unique_lock lock(mutex);
     if (stopping && in_flight.empty()) return;
     const auto ready = [this] {
-      return outcome_ready || !arrivals.empty() || !cancellations.empty() || cancel_all ||
+      return outcome_ready || !arrivals.empty() || !cancellations.empty() || cancel_all || clear_cache ||
              (stopping && in_flight.empty());
     };
     // With as many steps in flight as may be, a timer that is due is looked at when the first of them ends.

@@ -8,10 +8,11 @@
 namespace galley::engine {
 namespace {
 
-kv::ReplaySpec ReplayFor(const EngineOptions& options, const model::Config& config) {
+kv::ReplaySpec ReplayFor(const EngineOptions& options, const SpeculationOptions& speculation,
+                         const model::Config& config) {
   kv::ReplaySpec spec;
   spec.window = config.window_size;
-  spec.backtrack = config.dspark.n_stages > 0 ? config.dspark.block_size : 0;
+  spec.backtrack = std::max(speculation.draft_tokens, config.dspark.n_stages > 0 ? config.dspark.block_size : 0);
   spec.encoder_layers = config.decoder_start();
   spec.layers = config.n_layers;
   spec.mode = options.replay;
@@ -22,9 +23,11 @@ kv::ReplaySpec ReplayFor(const EngineOptions& options, const model::Config& conf
 
 // A restored sequence restarts at most snapshot_depth rows before the snapshot's position: without truncation in every
 // layer, with it in the encoder only, because the tail that it runs through the decoder is a new one.
-model::RewindRows RewindFor(const kv::ReplaySpec& replay, int snapshots) {
-  if (snapshots == 0) return {};
-  return {.encoder = replay.snapshot_depth(), .decoder = replay.truncates() ? 0 : replay.snapshot_depth()};
+model::RewindRows RewindFor(const kv::ReplaySpec& replay, int snapshots, int drafts) {
+  if (snapshots == 0) return {.encoder = 0, .decoder = 0, .drafts = drafts};
+  return {.encoder = replay.snapshot_depth(),
+          .decoder = replay.truncates() ? 0 : replay.snapshot_depth(),
+          .drafts = drafts};
 }
 
 }  // namespace
@@ -45,20 +48,23 @@ Engine::~Engine() {
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   RETURN_IF_ERROR(model::CheckModelDir(options.model_dir));
   ASSIGN_OR_RETURN(const model::LoadedConfig config, model::LoadConfig(options.model_dir));
-  const kv::ReplaySpec replay = ReplayFor(options, config.config);
+  ASSIGN_OR_RETURN(const SpeculationOptions speculation, options.speculation.Resolve(config.config));
+  const int drafts = speculation.draft_tokens;
+  const kv::ReplaySpec replay = ReplayFor(options, speculation, config.config);
   RETURN_IF_ERROR(replay.Validate());
-  ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Load({.model_dir = options.model_dir,
-                                                          .backend = options.backend,
-                                                          .threads = options.threads,
-                                                          .rows_max = options.step_rows_max,
-                                                          .logit_rows_max = options.max_seqs,
-                                                          .sequences_max = options.max_seqs,
-                                                          .blocks = options.blocks,
-                                                          .drafts = false,
-                                                          .rewind = RewindFor(replay, options.snapshots),
-                                                          .window_places = 0,
-                                                          .max_seq_len = options.max_seq_len,
-                                                          .longest = 0}));
+  ASSIGN_OR_RETURN(LoadedModel loaded,
+                   LoadedModel::Load({.model_dir = options.model_dir,
+                                      .backend = options.backend,
+                                      .threads = options.threads,
+                                      .rows_max = options.step_rows_max,
+                                      .logit_rows_max = options.max_seqs * (1 + drafts),
+                                      .sequences_max = options.max_seqs,
+                                      .blocks = options.blocks,
+                                      .drafts = drafts > 0 && speculation.mode != SpeculationMode::kNgram,
+                                      .rewind = RewindFor(replay, options.snapshots, drafts),
+                                      .window_places = 0,
+                                      .max_seq_len = options.max_seq_len,
+                                      .longest = 0}));
   auto impl = std::make_unique<Impl>(std::move(loaded), options);
   impl->assistant_id = impl->loaded.tokenizer().AddedIdOf("<｜Assistant｜>");
   sched::SchedulerOptions scheduling;
@@ -66,6 +72,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   scheduling.slots = options.max_seqs;
   scheduling.snapshots = options.snapshots;
   scheduling.step_rows_max = options.step_rows_max;
+  scheduling.drafts = drafts;
   scheduling.steps_in_flight_max = options.synchronous ? 1 : 2;
   scheduling.max_seq_len = impl->loaded.max_seq_len();
   scheduling.itl_target_us = static_cast<sched::TimeUs>(options.itl_target_s * 1e6);
@@ -73,13 +80,15 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   scheduling.replay = replay;
   ASSIGN_OR_RETURN(impl->scheduler, sched::Scheduler::Create(scheduling));
   Impl* shared = impl.get();
-  impl->executor = std::make_unique<Executor>(impl->loaded, options.max_seqs, options.snapshots, [shared] {
-    {
-      std::lock_guard lock(shared->mutex);
-      shared->outcome_ready = true;
-    }
-    shared->wake.notify_all();
-  });
+  impl->executor = std::make_unique<Executor>(
+      impl->loaded,
+      ExecutorOptions{.slots = options.max_seqs, .snapshots = options.snapshots, .speculation = speculation}, [shared] {
+        {
+          std::lock_guard lock(shared->mutex);
+          shared->outcome_ready = true;
+        }
+        shared->wake.notify_all();
+      });
   RETURN_IF_ERROR(impl->executor->Prepare());
   impl->thread = std::thread([shared] { shared->Loop(); });
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
@@ -125,6 +134,7 @@ Result<std::vector<EngineResult>> Engine::Generate(std::vector<EngineRequest> re
         branch.text += finished->text;
         branch.stop_string = finished->stop_string;
         branch.stop_id = finished->stop_id;
+        branch.speculation = finished->speculation;
         if (!finished->request_done) return;
         std::lock_guard lock(mutex);
         --open;

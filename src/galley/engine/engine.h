@@ -18,6 +18,7 @@
 #include "galley/base/strong_id.h"
 #include "galley/engine/constraint.h"
 #include "galley/engine/generator.h"
+#include "galley/engine/speculation.h"
 #include "galley/kv/replay.h"
 #include "galley/sched/scheduler.h"
 
@@ -36,6 +37,7 @@ struct EngineOptions {
   int decoder_keep = 0;        // decoder truncation: prompt rows that run the decoder layers; 0: all
   double itl_target_s = 0.05;  // predicted step time that prefill chunks are cut to while sequences decode
   int queue_max = 4096;
+  SpeculationOptions speculation;
   bool synchronous = false;  // plan a step only when the one before has ended; same tokens, for debugging
 };
 
@@ -96,6 +98,7 @@ struct FinishedEvent {
   std::string text = {};                        // that was held back to the end
   std::optional<std::size_t> stop_string = {};  // index of the one that ended the branch
   std::optional<TokenId> stop_id = {};          // or the id
+  SpeculationCounts speculation = {};           // drafts of this branch
 };
 using EngineEvent = std::variant<StartedEvent, TokenEvent, FinishedEvent>;
 
@@ -109,6 +112,7 @@ struct BranchResult {
   Error error;
   std::optional<std::size_t> stop_string;  // as in FinishedEvent
   std::optional<TokenId> stop_id;
+  SpeculationCounts speculation;
 };
 struct EngineResult {
   StartedEvent start;
@@ -117,6 +121,7 @@ struct EngineResult {
 
 struct EngineStats {
   sched::SchedulerStats scheduler;
+  SpeculationCounts speculation;
   int running = 0;
   int waiting = 0;
   int steps_failed = 0;

@@ -33,6 +33,7 @@ struct LiveBranch {
 
   BranchText text;
   std::deque<TokenEvent> drawn;
+  SpeculationCounts speculation;
   std::optional<Error> failed;  // a draw failed
   bool finished = false;        // its terminal event is out
 };
@@ -71,6 +72,7 @@ struct Engine::Impl {
   std::unique_ptr<Executor> executor;
   std::unordered_map<RequestId, Live> live;
   std::deque<sched::StepPlan> in_flight;
+  SpeculationCounts speculation;
   std::thread thread;
 
   [[nodiscard]] static sched::TimeUs Now() {
@@ -87,6 +89,7 @@ struct Engine::Impl {
   void TakeOutcome(StepOutcome outcome);
   // Text of the tokens of one draw; cuts the draw where a stop string ends.
   void TakeDraw(const sched::Sequence& sequence, sched::DrawResult& draw, std::span<Result<GeneratedToken>> tokens);
+  void CountDrafts(const sched::Sequence& sequence, const sched::DrawResult& draw, const StepOutcome::Drafts& drafts);
   [[nodiscard]] StepJob MakeJob(const sched::StepPlan& plan) const;
   void Report();
   void ReportFinished(const sched::Finished& event);

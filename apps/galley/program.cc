@@ -44,6 +44,15 @@ constexpr Command kCommands[] = {
      "the\n"
      "small model that comes with Galley.\n",
      RunInspect},
+    {"plan", "say how much memory an engine takes", "",
+     "Prints the memory plan of an engine with these options: weights, workspace of the largest step, history blocks, "
+     "slots\nand snapshots. Reads the model's configuration and no weights. Ends with code 6 when the plan does not "
+     "fit."
+     "\n"
+     "\n"
+     "  galley plan --max-seqs 64 --max-tokens 8192\n"
+     "  galley plan --model DIR --max-seqs 256 --max-tokens 32768 --memory-limit 640GiB\n",
+     RunPlan},
     {"dump", "write a model's intermediate tensors, or compare them", "",
      "Runs a prompt through the model and writes its intermediate tensors (--out), or prints how far they are from "
      "those "
@@ -61,6 +70,22 @@ constexpr Command kCommands[] = {
      "  galley sim --seed 1 --steps 100000\n"
      "  galley sim --seeds 50 --steps 4000 --ranks 4\n",
      RunSim},
+    {"codec-serve", "run test cases of the chat codec from standard input", "",
+     "Each line is one case, a JSON object that says in `file` which kind it is (render, stream, numbers, images, "
+     "tokenize);\neach gets one line of JSON as its answer. docs/codec.md describes the format. Without --tokenizer, "
+     "results have no\ntoken ids.\n",
+     RunCodecServe},
+    {"grammar", "say where and why a constrained answer would be refused", "check SCHEMA [TEXT]",
+     "SCHEMA is a file: a JSON Schema, or what --kind says. TEXT is what a model is to write, or `-`; without it the "
+     "file of\n--prompt-file or standard input. Ends with code 2 when the text is not accepted.\n"
+     "\n"
+     "  galley grammar check schema.json '{\"age\": 41}'\n"
+     "  galley grammar check --kind regex --json pattern.txt -\n",
+     RunGrammar},
+    {"grammar-serve", "run the grammar engine's line protocol on standard input", "",
+     "One JSON request a line, one reply a line; docs/grammar.md lists them. The vocabulary is that of --vocab, "
+     "--tokenizer or\n--model.\n",
+     RunGrammarServe},
     {"options", "list all options", "", "", RunOptions},
     {"version", "print the version", "", "", RunVersion},
 };
@@ -96,8 +121,10 @@ std::string ProgramHelp() {
   std::string text =
       "Galley runs the DeepSeek V4 family of language models.\n\nUsage: galley COMMAND [OPTIONS] "
       "[ARGUMENTS]\n\nCommands:\n";
-  for (const Command& command : Commands()) text += fmt::format("  {:<10} {}\n", command.name, command.summary);
-  text += fmt::format("  {:<10} {}\n\n", "help", "show this page, the page of a command, or `help exit-codes`");
+  std::size_t width = 0;
+  for (const Command& command : Commands()) width = std::max(width, command.name.size());
+  for (const Command& command : Commands()) text += fmt::format("  {:<{}} {}\n", command.name, width, command.summary);
+  text += fmt::format("  {:<{}} {}\n\n", "help", width, "show this page, the page of a command, or `help exit-codes`");
   text +=
       "`galley COMMAND --help` lists the options of a command. Options can also stand in the environment (GALLEY_…) "
       "and\n"

@@ -30,7 +30,45 @@ model::RewindRows RewindFor(const kv::ReplaySpec& replay, int snapshots, int dra
           .drafts = drafts};
 }
 
+// Options that depend on the model.
+struct Resolved {
+  SpeculationOptions speculation;
+  kv::ReplaySpec replay;
+};
+
+Result<Resolved> Resolve(const EngineOptions& options, const model::Config& config) {
+  Resolved resolved;
+  ASSIGN_OR_RETURN(resolved.speculation, options.speculation.Resolve(config));
+  resolved.replay = ReplayFor(options, resolved.speculation, config);
+  RETURN_IF_ERROR(resolved.replay.Validate());
+  return resolved;
+}
+
+LoadOptions LoadOptionsFor(const EngineOptions& options, const Resolved& resolved) {
+  const SpeculationOptions& speculation = resolved.speculation;
+  return {.model_dir = options.model_dir,
+          .backend = options.backend,
+          .threads = options.threads,
+          .rows_max = options.step_rows_max,
+          .logit_rows_max = options.max_seqs * (1 + speculation.draft_tokens),
+          .sequences_max = options.max_seqs,
+          .blocks = options.blocks,
+          .drafts = speculation.draft_tokens > 0 && speculation.mode != SpeculationMode::kNgram,
+          .rewind = RewindFor(resolved.replay, options.snapshots, speculation.draft_tokens),
+          .window_places = 0,
+          .max_seq_len = options.max_seq_len,
+          .longest = 0,
+          .snapshots = options.snapshots,
+          .memory_limit = options.memory_limit};
+}
+
 }  // namespace
+
+Result<MemoryPlan> PlanMemory(const EngineOptions& options, const model::Config& config) {
+  ASSIGN_OR_RETURN(const Resolved resolved, Resolve(options, config));
+  ASSIGN_OR_RETURN(const Sizing sizing, SizeFor(LoadOptionsFor(options, resolved), config));
+  return PlanMemory(config, sizing.memory);
+}
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
@@ -48,23 +86,8 @@ Engine::~Engine() {
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   RETURN_IF_ERROR(model::CheckModelDir(options.model_dir));
   ASSIGN_OR_RETURN(const model::LoadedConfig config, model::LoadConfig(options.model_dir));
-  ASSIGN_OR_RETURN(const SpeculationOptions speculation, options.speculation.Resolve(config.config));
-  const int drafts = speculation.draft_tokens;
-  const kv::ReplaySpec replay = ReplayFor(options, speculation, config.config);
-  RETURN_IF_ERROR(replay.Validate());
-  ASSIGN_OR_RETURN(LoadedModel loaded,
-                   LoadedModel::Load({.model_dir = options.model_dir,
-                                      .backend = options.backend,
-                                      .threads = options.threads,
-                                      .rows_max = options.step_rows_max,
-                                      .logit_rows_max = options.max_seqs * (1 + drafts),
-                                      .sequences_max = options.max_seqs,
-                                      .blocks = options.blocks,
-                                      .drafts = drafts > 0 && speculation.mode != SpeculationMode::kNgram,
-                                      .rewind = RewindFor(replay, options.snapshots, drafts),
-                                      .window_places = 0,
-                                      .max_seq_len = options.max_seq_len,
-                                      .longest = 0}));
+  ASSIGN_OR_RETURN(const Resolved resolved, Resolve(options, config.config));
+  ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Load(LoadOptionsFor(options, resolved)));
   auto impl = std::make_unique<Impl>(std::move(loaded), options);
   impl->assistant_id = impl->loaded.tokenizer().AddedIdOf("<｜Assistant｜>");
   sched::SchedulerOptions scheduling;
@@ -72,17 +95,18 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   scheduling.slots = options.max_seqs;
   scheduling.snapshots = options.snapshots;
   scheduling.step_rows_max = options.step_rows_max;
-  scheduling.drafts = drafts;
+  scheduling.drafts = resolved.speculation.draft_tokens;
   scheduling.steps_in_flight_max = options.synchronous ? 1 : 2;
   scheduling.max_seq_len = impl->loaded.max_seq_len();
   scheduling.itl_target_us = static_cast<sched::TimeUs>(options.itl_target_s * 1e6);
   scheduling.queue_max = options.queue_max;
-  scheduling.replay = replay;
+  scheduling.replay = resolved.replay;
   ASSIGN_OR_RETURN(impl->scheduler, sched::Scheduler::Create(scheduling));
   Impl* shared = impl.get();
   impl->executor = std::make_unique<Executor>(
       impl->loaded,
-      ExecutorOptions{.slots = options.max_seqs, .snapshots = options.snapshots, .speculation = speculation}, [shared] {
+      ExecutorOptions{.slots = options.max_seqs, .snapshots = options.snapshots, .speculation = resolved.speculation},
+      [shared] {
         {
           std::lock_guard lock(shared->mutex);
           shared->outcome_ready = true;
@@ -99,6 +123,12 @@ const model::Config& Engine::config() const {
 }
 const text::Tokenizer& Engine::tokenizer() const {
   return impl_->loaded.tokenizer();
+}
+const MemoryPlan& Engine::memory_plan() const {
+  return impl_->loaded.memory_plan();
+}
+std::int64_t Engine::memory_limit() const {
+  return MemoryLimit(impl_->options.memory_limit);
 }
 
 EngineStats Engine::stats() const {
@@ -123,6 +153,8 @@ Result<std::vector<EngineResult>> Engine::Generate(std::vector<EngineRequest> re
     const auto sink = [&result, &mutex, &done, &open](const EngineEvent& event) {
       if (const auto* started = std::get_if<StartedEvent>(&event)) {
         result.start = *started;
+      } else if (const auto* prompt = std::get_if<PromptEvent>(&event)) {
+        result.prompt_logprobs.insert(result.prompt_logprobs.end(), prompt->tokens.begin(), prompt->tokens.end());
       } else if (const auto* token = std::get_if<TokenEvent>(&event)) {
         BranchResult& branch = result.branches[static_cast<std::size_t>(token->branch)];
         branch.tokens.push_back(token->token);

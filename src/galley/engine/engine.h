@@ -18,6 +18,7 @@
 #include "galley/base/strong_id.h"
 #include "galley/engine/constraint.h"
 #include "galley/engine/generator.h"
+#include "galley/engine/memory_plan.h"
 #include "galley/engine/speculation.h"
 #include "galley/kv/replay.h"
 #include "galley/sched/scheduler.h"
@@ -38,8 +39,13 @@ struct EngineOptions {
   double itl_target_s = 0.05;  // predicted step time that prefill chunks are cut to while sequences decode
   int queue_max = 4096;
   SpeculationOptions speculation;
-  bool synchronous = false;  // plan a step only when the one before has ended; same tokens, for debugging
+  std::int64_t memory_limit = 0;  // bytes that the memory plan may take; 0: what the process may use
+  bool synchronous = false;       // plan a step only when the one before has ended; same tokens, for debugging
 };
+
+// The memory plan of an engine with these options, without loading anything; model_dir is not read. Errors:
+// kInvalidArgument naming an option.
+[[nodiscard]] Result<MemoryPlan> PlanMemory(const EngineOptions& options, const model::Config& config);
 
 // Changes to the logits before a draw, in this order: ids that must not come, bias, repetition, frequency and presence.
 struct LogitRules {
@@ -62,6 +68,9 @@ struct EngineRequest {
   std::optional<TokenId> stop_strings_after = {};  // searched for only behind this token: behind the reasoning, say
   std::vector<std::string> banned_words = {};      // strings that the output never holds
   std::shared_ptr<const TokenConstraint> constraint = {};  // in its start state; see constraint.h
+  // -1: none; else log-probabilities of the prompt's tokens, each given those before it, and of this many alternatives,
+  // up to 20. Every prompt row then runs all layers and no prefix is looked up.
+  int prompt_logprobs = -1;
   int n = 1;  // branches that share the prompt; branch j draws with BranchSeed(seed, j)
   int priority = 0;
   double deadline_s = 0;  // from now; 0: none
@@ -83,6 +92,12 @@ struct StartedEvent {
   std::int64_t replayed_tokens = 0;  // of those, run again to rebuild state
   std::string hit_limit;             // why no more were found
 };
+// Log-probabilities of prompt tokens, in order and each once, before the first token that is drawn; in as many events
+// as the prompt had chunks.
+struct PromptEvent {
+  Position first = 1;  // of tokens[0]; position 0 has nothing before it and so no probability
+  std::vector<GeneratedToken> tokens = {};
+};
 // The texts of a branch's events joined are its output: valid UTF-8, without stop ids, up to the stop string. What may
 // still become part of one, or is half a character, is held back until later events.
 struct TokenEvent {
@@ -100,7 +115,7 @@ struct FinishedEvent {
   std::optional<TokenId> stop_id = {};          // or the id
   SpeculationCounts speculation = {};           // drafts of this branch
 };
-using EngineEvent = std::variant<StartedEvent, TokenEvent, FinishedEvent>;
+using EngineEvent = std::variant<StartedEvent, PromptEvent, TokenEvent, FinishedEvent>;
 
 // Runs on the engine's thread; must not block and must not call the engine other than Submit and Cancel.
 using EventSink = std::function<void(const EngineEvent&)>;
@@ -116,6 +131,7 @@ struct BranchResult {
 };
 struct EngineResult {
   StartedEvent start;
+  std::vector<GeneratedToken> prompt_logprobs;  // of positions 1, 2 and on
   std::vector<BranchResult> branches;
 };
 
@@ -129,7 +145,7 @@ struct EngineStats {
 
 class Engine {
  public:
-  // Errors: those of LoadedModel::Load; kInvalidArgument naming an option.
+  // Errors: those of LoadedModel::Load, among them a memory plan that does not fit; kInvalidArgument naming an option.
   [[nodiscard]] static Result<std::unique_ptr<Engine>> Create(const EngineOptions& options);
   // Ends what is running with kCancelled.
   ~Engine();
@@ -138,6 +154,9 @@ class Engine {
 
   [[nodiscard]] const model::Config& config() const;
   [[nodiscard]] const text::Tokenizer& tokenizer() const;
+  // What was taken at start; nothing is added while the engine runs.
+  [[nodiscard]] const MemoryPlan& memory_plan() const;
+  [[nodiscard]] std::int64_t memory_limit() const;
 
   // Errors, without any event: kInvalidArgument naming field, value and limit; kUnavailable after Drain or Stop. What
   // is refused later (queue full, never fits) comes as a FinishedEvent with kError.

@@ -43,6 +43,7 @@ struct Live {
   std::shared_ptr<const DrawContext> context;
   EventSink sink;
   std::vector<LiveBranch> branches;  // [n]
+  Position scored = 1;               // prompt positions below it have been reported with their log-probabilities
 };
 
 struct Engine::Impl {
@@ -90,6 +91,7 @@ struct Engine::Impl {
   // Text of the tokens of one draw; cuts the draw where a stop string ends.
   void TakeDraw(const sched::Sequence& sequence, sched::DrawResult& draw, std::span<Result<GeneratedToken>> tokens);
   void CountDrafts(const sched::Sequence& sequence, const sched::DrawResult& draw, const StepOutcome::Drafts& drafts);
+  static void ReportScores(Live& request, PromptEvent event);
   [[nodiscard]] StepJob MakeJob(const sched::StepPlan& plan) const;
   void Report();
   void ReportFinished(const sched::Finished& event);

@@ -21,7 +21,7 @@ void Engine::Impl::TakeEvents() {
   for (Arrival& arrival : arrived) {
     std::vector<LiveBranch> branches;
     for (int j = 0; j < arrival.request.n; ++j) branches.emplace_back(loaded.tokenizer(), arrival.context);
-    live.emplace(arrival.request.id, Live{std::move(arrival.context), std::move(arrival.sink), std::move(branches)});
+    live.emplace(arrival.request.id, Live{std::move(arrival.context), std::move(arrival.sink), std::move(branches), 1});
     scheduler->Arrive(std::move(arrival.request), Now());
   }
   for (const RequestId id : cancelled) scheduler->Cancel(id);
@@ -31,7 +31,7 @@ void Engine::Impl::TakeEvents() {
 }
 
 StepJob Engine::Impl::MakeJob(const sched::StepPlan& plan) const {
-  StepJob job{.plan = plan, .prefill_tokens = {}, .prefill_earlier = {}, .draws = {}};
+  StepJob job{.plan = plan, .prefill_tokens = {}, .prefill_earlier = {}, .scorings = {}, .draws = {}};
   const Position look_back = std::max(0, loaded.config().engram.max_ngram_size - 1);
   for (const sched::SequenceRows& rows : plan.prefill) {
     const sched::Sequence* sequence = scheduler->Find(rows.sequence);
@@ -40,6 +40,11 @@ StepJob Engine::Impl::MakeJob(const sched::StepPlan& plan) const {
     const auto first = sequence->tokens.begin() + (rows.begin - earlier);
     job.prefill_tokens.emplace_back(first, first + earlier + rows.rows);
     job.prefill_earlier.push_back(static_cast<int>(earlier));
+    if (!sequence->owner->request.prompt_logprobs) continue;
+    // A sequence that was preempted after its prompt was reported computes it again without.
+    const Live& request = live.at(rows.request);
+    if (request.scored >= static_cast<Position>(request.context->prompt.size())) continue;
+    job.scorings.push_back({.prefill = job.prefill_tokens.size() - 1, .context = request.context});
   }
   for (const sched::SequenceId id : plan.draws) {
     const sched::Sequence* sequence = scheduler->Find(id);
@@ -62,6 +67,10 @@ void Engine::Impl::TakeOutcome(StepOutcome outcome) {
     scheduler->Fail(outcome.step, outcome.status.error());
     return;
   }
+  for (StepOutcome::Scores& scores : outcome.scores) {
+    const auto found = live.find(plan.prefill[scores.prefill].request);
+    if (found != live.end()) ReportScores(found->second, std::move(scores.event));
+  }
   for (std::size_t i = 0; i < outcome.done.draws.size(); ++i) {
     sched::DrawResult& draw = outcome.done.draws[i];
     const sched::Sequence* sequence = scheduler->Find(draw.sequence);
@@ -83,6 +92,18 @@ void Engine::Impl::CountDrafts(const sched::Sequence& sequence, const sched::Dra
   found->second.branches[static_cast<std::size_t>(sequence.branch)].speculation.Add(drafts.drafted, drafts.verified,
                                                                                     accepted);
   speculation.Add(drafts.drafted, drafts.verified, accepted);
+}
+
+// A prompt that was preempted on the way is computed again from its first row; what was reported is not repeated.
+void Engine::Impl::ReportScores(Live& request, PromptEvent event) {
+  const Position end = event.first + static_cast<Position>(event.tokens.size());
+  if (end <= request.scored) return;
+  if (event.first < request.scored) {
+    event.tokens.erase(event.tokens.begin(), event.tokens.begin() + (request.scored - event.first));
+    event.first = request.scored;
+  }
+  request.scored = end;
+  request.sink(std::move(event));
 }
 
 void Engine::Impl::TakeDraw(const sched::Sequence& sequence, sched::DrawResult& draw,

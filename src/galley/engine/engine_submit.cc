@@ -27,6 +27,7 @@ Status CheckRequest(const EngineRequest& request, const model::Config& config, s
   RETURN_IF_ERROR(check("prompt_ids", length, 1, max_seq_len));
   RETURN_IF_ERROR(check("max_tokens", request.max_tokens, 1, 1 << 30));
   RETURN_IF_ERROR(check("min_tokens", request.min_tokens, 0, request.max_tokens));
+  RETURN_IF_ERROR(check("prompt_logprobs", request.prompt_logprobs, -1, kTopLogprobsMax));
   RETURN_IF_ERROR(check("n", request.n, 1, kBranchesMax));
   Position before = 0;
   for (const Position point : request.snapshot_points) {
@@ -67,6 +68,7 @@ Result<std::shared_ptr<const DrawContext>> Engine::Impl::MakeContext(EngineReque
   context->prompt = std::move(request.prompt_ids);
   context->sampling = request.sampling;
   context->rules = std::move(request.rules);
+  context->prompt_logprobs = request.prompt_logprobs;
   context->min_tokens = request.min_tokens;
   context->stop_ids = std::move(request.stop_ids);
   context->constraint = std::move(request.constraint);
@@ -98,6 +100,7 @@ Result<RequestId> Engine::Submit(EngineRequest request, EventSink sink) {
                                           : std::move(request.snapshot_points);
     arrival.request.snapshot_at_end = request.output_is_kept;
   }
+  arrival.request.prompt_logprobs = request.prompt_logprobs >= 0;
   if (request.deadline_s > 0) {
     arrival.request.deadline_us = Impl::Now() + static_cast<sched::TimeUs>(request.deadline_s * 1e6);
   }

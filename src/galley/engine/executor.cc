@@ -7,7 +7,6 @@
 #include "galley/base/check.h"
 
 namespace galley::engine {
-
 Executor::Executor(LoadedModel& loaded, const ExecutorOptions& options, std::function<void()> on_done)
     : loaded_(loaded),
       tables_(static_cast<std::size_t>(options.slots)),
@@ -147,11 +146,39 @@ StepOutcome Executor::Run(const StepJob& job) {
     for (const model::SequenceInput& input : inputs) rows += static_cast<std::size_t>(input.logit_rows);
     std::vector<float> logits(rows * static_cast<std::size_t>(loaded_.config().vocab_size));
     RETURN_IF_ERROR(loaded_.backend().CopyToHost(logits.data(), device, logits.size() * sizeof(float)));
-    return DrawAll(job, logits, outcome);
+    RETURN_IF_ERROR(DrawAll(job, logits, outcome));
+    return ScorePrompts(job, inputs.size() - job.plan.prefill.size(), outcome);
   }();
   outcome.done.elapsed_us =
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin).count();
   return outcome;
+}
+
+Status Executor::ScorePrompts(const StepJob& job, std::size_t first_prompt, StepOutcome& outcome) {
+  const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
+  const int batch = loaded_.model().options().logit_rows_max;
+  std::vector<float> logits;
+  for (const StepJob::Scoring& scoring : job.scorings) {
+    const sched::SequenceRows& rows = job.plan.prefill[scoring.prefill];
+    const std::vector<TokenId>& prompt = scoring.context->prompt;
+    StepOutcome::Scores scores{.prefill = scoring.prefill, .event = {.first = rows.begin + 1}};
+    // The last row of a prompt has no token after it.
+    const int count = std::min(rows.rows, static_cast<int>(prompt.size()) - 1 - static_cast<int>(rows.begin));
+    const auto sequence = static_cast<int>(first_prompt + scoring.prefill);
+    for (int first = 0; first < count; first += batch) {
+      const int some = std::min(batch, count - first);
+      ASSIGN_OR_RETURN(const float* device, loaded_.model().RowLogits(sequence, first, some, loaded_.state()));
+      logits.resize(static_cast<std::size_t>(some) * vocab);
+      RETURN_IF_ERROR(loaded_.backend().CopyToHost(logits.data(), device, logits.size() * sizeof(float)));
+      for (int i = 0; i < some; ++i) {
+        scores.event.tokens.push_back(Scored(std::span(logits).subspan(static_cast<std::size_t>(i) * vocab, vocab),
+                                             prompt[static_cast<std::size_t>(rows.begin + first + i) + 1],
+                                             scoring.context->prompt_logprobs));
+      }
+    }
+    if (count > 0) outcome.scores.push_back(std::move(scores));
+  }
+  return {};
 }
 
 }  // namespace galley::engine

@@ -28,6 +28,7 @@ struct DrawContext {
   std::vector<TokenId> prompt;
   SamplingParams sampling;
   LogitRules rules;
+  int prompt_logprobs = -1;
   int min_tokens = 0;
   std::vector<TokenId> stop_ids;
   StopSet stops;
@@ -41,6 +42,12 @@ struct StepJob {
   // For each of plan.prefill: tokens of its rows, and before them up to as many earlier ones as Engram looks back.
   std::vector<std::vector<TokenId>> prefill_tokens;
   std::vector<int> prefill_earlier;  // how many of those are earlier ones
+  // Of plan.prefill, those whose rows are asked for log-probabilities of the tokens after them.
+  struct Scoring {
+    std::size_t prefill = 0;
+    std::shared_ptr<const DrawContext> context;
+  };
+  std::vector<Scoring> scorings;
   // For each of plan.draws.
   struct Draw {
     std::shared_ptr<const DrawContext> context;
@@ -54,6 +61,11 @@ struct StepOutcome {
   sched::StepId step = -1;
   Status status;
   sched::StepDone done;
+  struct Scores {
+    std::size_t prefill = 0;  // in plan.prefill
+    PromptEvent event;
+  };
+  std::vector<Scores> scores;
   std::vector<Result<GeneratedToken>> tokens;  // as done.token_ids; an error concerns that sequence alone
   struct Drafts {
     int drafted = 0;
@@ -62,6 +74,9 @@ struct StepOutcome {
   };
   std::vector<Drafts> drafts;  // one for each draw
 };
+
+// The token with its log-probability and those of `top` alternatives.
+[[nodiscard]] GeneratedToken Scored(std::span<const float> logits, TokenId id, int top);
 
 struct ExecutorOptions {
   int slots = 1;
@@ -139,6 +154,9 @@ class Executor {
   [[nodiscard]] Result<GeneratedToken> DrawOne(const StepJob::Draw& draw, const RowDraw& row, const History& history);
   // Draws, and enters the token into history and outcome; whether it ends the sequence.
   bool DrawInto(const StepJob::Draw& draw, const RowDraw& row, History& history, StepOutcome& outcome);
+  // Log-probabilities of prompt tokens: logits of all rows of the chunks that ask for it, a few at a time, in the
+  // memory of the draws' logits, which are not needed any more. `first_prompt` is the first prompt's place in the step.
+  [[nodiscard]] Status ScorePrompts(const StepJob& job, std::size_t first_prompt, StepOutcome& outcome);
 
   LoadedModel& loaded_;
   std::vector<std::vector<std::int32_t>> tables_;  // [slots] block ids

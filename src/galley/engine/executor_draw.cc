@@ -24,6 +24,14 @@ backend::SampleParams ParamsOf(const StepJob::Draw& draw, Position position) {
 
 }  // namespace
 
+GeneratedToken Scored(std::span<const float> logits, TokenId id, int top) {
+  GeneratedToken token{.id = id, .logprob = backend::LogProbability(logits, id), .alternatives = {}};
+  for (const backend::RankedToken& ranked : backend::TopTokens(logits, top)) {
+    token.alternatives.push_back({.id = ranked.id, .logprob = ranked.logprob});
+  }
+  return token;
+}
+
 void Executor::StartHistories(const StepJob& job) {
   for (std::size_t at = 0; at < job.draws.size(); ++at) {
     const StepJob::Draw& draw = job.draws[at];
@@ -168,7 +176,10 @@ Status Executor::DrawVerified(const StepJob& job, std::size_t decode, std::span<
     ++result.count;
     const bool kept =
         row.draft && outcome.tokens.back() && outcome.tokens.back()->id == *row.draft && !(forces && !row.forced);
-    accepted += kept ? 1 : 0;
+    if (kept) {
+      outcome.tokens.back()->from_draft = true;
+      ++accepted;
+    }
     if (result.stop || !kept) break;
   }
   outcome.drafts[at] = {.drafted = verify.drafted, .verified = static_cast<int>(drafts.size()), .accepted = accepted};
@@ -231,13 +242,8 @@ Result<GeneratedToken> Executor::DrawOne(const StepJob::Draw& draw, const RowDra
     return Err(ErrorCode::kInternal,
                fmt::format("the constraint allowed token {} at position {} and then refused it", *id, row.position));
   }
-  GeneratedToken token{.id = *id, .logprob = 0, .alternatives = {}};
-  if (s.top_logprobs < 0) return token;
-  token.logprob = backend::LogProbability(row.logits, *id);
-  for (const backend::RankedToken& ranked : backend::TopTokens(row.logits, s.top_logprobs)) {
-    token.alternatives.push_back({.id = ranked.id, .logprob = ranked.logprob});
-  }
-  return token;
+  if (s.top_logprobs < 0) return GeneratedToken{.id = *id, .logprob = 0, .alternatives = {}};
+  return Scored(row.logits, *id, s.top_logprobs);
 }
 
 }  // namespace galley::engine

@@ -20,6 +20,8 @@ class Tokenizer;
 
 namespace galley::engine {
 
+inline constexpr int kTopLogprobsMax = 20;
+
 struct SamplingParams {
   double temperature = 1.0;  // 0: the most likely token
   double top_p = 1.0;        // (0, 1]
@@ -41,6 +43,7 @@ struct GeneratedToken {
   TokenId id;
   float logprob = 0;                       // meaningful when SamplingParams::top_logprobs >= 0
   std::vector<TokenLogprob> alternatives;  // most likely first
+  bool from_draft = false;                 // an accepted draft; of an engine that speculates
 };
 
 enum class FinishReason { kStop, kLength, kCancelled };

@@ -21,6 +21,7 @@ std::unique_ptr<engine::Engine> Make(engine::SpeculationMode mode) {
   options.model_dir = kRoot / "models/nano";
   options.max_seq_len = 2048;
   options.max_seqs = 8;
+  options.backend = "cpu";
   options.step_rows_max = 512;
   options.speculation.mode = mode;
   auto made = engine::Engine::Create(options);

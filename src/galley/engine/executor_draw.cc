@@ -68,11 +68,12 @@ Status Executor::PlanVerify(const StepJob& job) {
                      .sampling = ParamsOf(draw, 0)});
   }
   if (asks_.empty()) return {};
-  ASSIGN_OR_RETURN(const std::vector<Proposal> proposals, drafter_->Propose(asks_));
+  ASSIGN_OR_RETURN(std::vector<Proposal> proposals, drafter_->Propose(asks_));
   for (std::size_t k = 0; k < asking.size(); ++k) {
     Verify& verify = verifies_[asking[k]];
     verify.tokens.insert(verify.tokens.end(), proposals[k].tokens.begin(), proposals[k].tokens.end());
     verify.drafted = static_cast<int>(proposals[k].tokens.size());
+    verify.confidences = std::move(proposals[k].confidences);
     if (options_.speculation.mode == SpeculationMode::kRejection) verify.draft_logits = proposals[k].logits;
   }
   return {};
@@ -181,6 +182,9 @@ Status Executor::DrawVerified(const StepJob& job, std::size_t decode, std::span<
       ++accepted;
     }
     if (result.stop || !kept) break;
+  }
+  if (options_.speculation.on_round && !result.stop && !drafts.empty() && drafts.size() == verify.confidences.size()) {
+    options_.speculation.on_round({.confidences = verify.confidences, .accepted = accepted});
   }
   outcome.drafts[at] = {.drafted = verify.drafted, .verified = static_cast<int>(drafts.size()), .accepted = accepted};
   return {};

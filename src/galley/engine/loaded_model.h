@@ -19,7 +19,8 @@ namespace galley::engine {
 
 struct LoadOptions {
   std::filesystem::path model_dir;
-  std::string backend = "ref";
+  std::string backend = "ref";  // or "cpu"; "auto": the fastest that this build has
+  std::string isa = "auto";     // instruction set of the cpu backend
   int threads = 0;     // 0: as many as the process may use
   int rows_max = 256;  // rows of the largest step
   int logit_rows_max = 1;

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,6 +16,7 @@
 #include "galley/backend/sampling.h"
 #include "galley/base/error.h"
 #include "galley/base/strong_id.h"
+#include "galley/engine/calibration.h"
 
 namespace galley::model {
 struct Config;
@@ -42,6 +44,8 @@ struct SpeculationOptions {
   // Not negative: as many drafts a round are taken as accepted, on average, whatever the model says. For comparing
   // speeds; the output is then worth nothing.
   double fixed_accepted = -1;
+  // Told of every round whose drafts were all verified, on the engine's device thread. For calibration.
+  std::function<void(DraftRound round)> on_round = {};
 
   // What `config` makes of them: never kAuto; kOff when no drafts can come. Errors: kInvalidArgument naming the field.
   [[nodiscard]] Result<SpeculationOptions> Resolve(const model::Config& config) const;

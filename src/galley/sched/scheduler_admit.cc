@@ -211,7 +211,9 @@ void Scheduler::StartPrefill(Sequence& sequence, std::vector<kv::BlockRef> table
   }
   if (plan.restored > 0) Restore(sequence, held, plan, hits);
   const Position next = plan.passes.front().begin;
-  sequence.state = Prefilling{.held = std::move(held), .plan = std::move(plan), .pass = 0, .next = next};
+  sequence.state =
+      Prefilling{.held = std::move(held),
+                 .work = std::make_unique<PrefillWork>(PrefillWork{.plan = std::move(plan), .pass = 0, .next = next})};
   sequence.place = static_cast<int>(prefilling_.size());
   prefilling_.push_back(&sequence);
 }

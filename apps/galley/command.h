@@ -48,6 +48,7 @@ Result<int> RunInspect(Context& context);
 Result<int> RunDump(Context& context);
 Result<int> RunServe(Context& context);
 Result<int> RunBench(Context& context);
+Result<int> RunCalibrate(Context& context);
 Result<int> RunPlan(Context& context);
 Result<int> RunSim(Context& context);
 Result<int> RunCodecServe(Context& context);

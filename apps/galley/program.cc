@@ -68,6 +68,16 @@ constexpr Command kCommands[] = {
      "  galley dump --ids ids.json --out tensors.safetensors\n"
      "  galley dump --model DIR --compare golden.safetensors\n",
      RunDump},
+    {"calibrate", "fit the confidences of a model's draft head", "",
+     "Lets the model continue a text (--prompt-file), or texts of its own, with drafts, fits a temperature for each "
+     "place "
+     "of a\ndraft so that confidences say how often drafts are accepted, and writes them beside the model (or to "
+     "--out). "
+     "Half of the\ntexts are held out; the error on those is printed.\n"
+     "\n"
+     "  galley calibrate --model DIR\n"
+     "  galley calibrate --model DIR --prompt-file text.txt --requests 400 --out FILE\n",
+     RunCalibrate},
     {"bench", "measure speed with synthetic requests", "KIND",
      "Kinds:\n"
      "  throughput   many requests at once through the engine: rates, latencies, prefix hits, rows computed\n"

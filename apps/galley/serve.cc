@@ -32,8 +32,9 @@ std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1e3));
 }
 
-engine::EngineOptions EngineOptionsOf(const options::Values& values, const std::filesystem::path& model_dir) {
+Result<engine::EngineOptions> EngineOptionsOf(const options::Values& values, const std::filesystem::path& model_dir) {
   engine::EngineOptions options;
+  ASSIGN_OR_RETURN(options.speculation, ReadSpeculation(values));
   options.model_dir = model_dir;
   options.backend = values.String("backend");
   options.threads = static_cast<int>(values.Int("threads"));
@@ -192,7 +193,8 @@ Result<int> RunServe(Context& context) {
   const net::ServerOptions server_options = ServerOptionsOf(values);
   RETURN_IF_ERROR(server_options.Validate());
 
-  ASSIGN_OR_RETURN(const auto engine, engine::Engine::Create(EngineOptionsOf(values, model_dir)));
+  ASSIGN_OR_RETURN(const engine::EngineOptions engine_options, EngineOptionsOf(values, model_dir));
+  ASSIGN_OR_RETURN(const auto engine, engine::Engine::Create(engine_options));
   options.info = InfoJson(*engine, values);
   const bool open = keys.open();
   const auto port = serve::PortOf(*engine, engine->config().eos_token_id);

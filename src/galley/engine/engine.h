@@ -19,6 +19,7 @@
 #include "galley/engine/constraint.h"
 #include "galley/engine/generator.h"
 #include "galley/engine/memory_plan.h"
+#include "galley/engine/speculation.h"
 #include "galley/kv/replay.h"
 #include "galley/sched/scheduler.h"
 
@@ -41,6 +42,7 @@ struct EngineOptions {
   int decoder_keep = 0;        // decoder truncation: prompt rows that run the decoder layers; 0: all
   double itl_target_s = 0.05;  // predicted step time that prefill chunks are cut to while sequences decode
   int queue_max = 4096;
+  SpeculationOptions speculation;
   std::int64_t memory_limit = 0;  // bytes that the memory plan may take; 0: what the process may use
   // Puts something around the backend, for tests and tracing; empty: nothing.
   std::function<std::unique_ptr<backend::Backend>(std::unique_ptr<backend::Backend>)> wrap_backend = {};
@@ -117,6 +119,7 @@ struct FinishedEvent {
   std::string text = {};                        // that was held back to the end
   std::optional<std::size_t> stop_string = {};  // index of the one that ended the branch
   std::optional<TokenId> stop_id = {};          // or the id
+  SpeculationCounts speculation = {};           // drafts of this branch
 };
 using EngineEvent = std::variant<StartedEvent, PromptEvent, TokenEvent, FinishedEvent>;
 
@@ -130,6 +133,7 @@ struct BranchResult {
   Error error;
   std::optional<std::size_t> stop_string;  // as in FinishedEvent
   std::optional<TokenId> stop_id;
+  SpeculationCounts speculation;
 };
 struct EngineResult {
   StartedEvent start;
@@ -139,6 +143,7 @@ struct EngineResult {
 
 struct EngineStats {
   sched::SchedulerStats scheduler;
+  SpeculationCounts speculation;
   int running = 0;
   int waiting = 0;
   int blocks_total = 0;

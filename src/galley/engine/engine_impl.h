@@ -37,6 +37,7 @@ struct LiveBranch {
   BranchText text;
   std::vector<TokenEvent> drawn;
   std::size_t reported = 0;     // of drawn
+  SpeculationCounts speculation;
   std::optional<Error> failed;  // a draw failed
   bool finished = false;        // its terminal event is out
 };
@@ -81,6 +82,7 @@ struct Engine::Impl {
   std::deque<sched::StepPlan> in_flight;
   std::vector<Arrival> arrived;      // scratch of TakeEvents
   std::vector<RequestId> cancelled;  // likewise
+  SpeculationCounts speculation;
   std::thread thread;
 
   [[nodiscard]] static sched::TimeUs Now() {
@@ -102,6 +104,7 @@ struct Engine::Impl {
   void TakeOutcome(StepOutcome outcome);
   // Text of the tokens of one draw; cuts the draw where a stop string ends.
   void TakeDraw(const sched::Sequence& sequence, sched::DrawResult& draw, std::span<Result<GeneratedToken>> tokens);
+  void CountDrafts(const sched::Sequence& sequence, const sched::DrawResult& draw, const StepOutcome::Drafts& drafts);
   static void ReportScores(Live& request, PromptEvent event);
   [[nodiscard]] StepJob MakeJob(const sched::StepPlan& plan) const;
   void Report();

@@ -74,14 +74,27 @@ void Engine::Impl::TakeOutcome(StepOutcome outcome) {
     const auto found = live.find(plan.prefill[scores.prefill].request);
     if (found != live.end()) ReportScores(found->second, std::move(scores.event));
   }
-  for (sched::DrawResult& draw : outcome.done.draws) {
+  for (std::size_t i = 0; i < outcome.done.draws.size(); ++i) {
+    sched::DrawResult& draw = outcome.done.draws[i];
     const sched::Sequence* sequence = scheduler->Find(draw.sequence);
     if (sequence == nullptr) continue;  // ended while the step ran; the scheduler drops the draw as well
     TakeDraw(
         *sequence, draw,
         std::span(outcome.tokens).subspan(static_cast<std::size_t>(draw.first), static_cast<std::size_t>(draw.count)));
+    CountDrafts(*sequence, draw, outcome.drafts[i]);
   }
   scheduler->Advance(outcome.done);
+}
+
+// A draw may have been cut where a stop string ended; drafts behind that were not accepted.
+void Engine::Impl::CountDrafts(const sched::Sequence& sequence, const sched::DrawResult& draw,
+                               const StepOutcome::Drafts& drafts) {
+  const auto found = live.find(sequence.owner->request.id);
+  if (found == live.end()) return;
+  const int accepted = std::min(drafts.accepted, draw.count);
+  found->second.branches[static_cast<std::size_t>(sequence.branch)].speculation.Add(drafts.drafted, drafts.verified,
+                                                                                    accepted);
+  speculation.Add(drafts.drafted, drafts.verified, accepted);
 }
 
 // A prompt that was preempted on the way is computed again from its first row; what was reported is not repeated.
@@ -133,6 +146,7 @@ void Engine::Impl::FinishBranch(Live& request, const sched::Finished& event) {
     out.stop_string = branch.text.stop_string();
     out.stop_id = branch.text.stop_id();
   }
+  out.speculation = branch.speculation;
   branch.finished = true;
   request.sink(out);
 }
@@ -189,6 +203,7 @@ void Engine::Impl::Report() {
 void Engine::Impl::UpdateStats() {
   std::lock_guard lock(mutex);
   stats.scheduler = scheduler->stats();
+  stats.speculation = speculation;
   stats.running = scheduler->running();
   stats.waiting = scheduler->waiting();
   stats.blocks_total = scheduler->cache().total();

@@ -43,6 +43,7 @@ struct GeneratedToken {
   TokenId id;
   float logprob = 0;                       // meaningful when SamplingParams::top_logprobs >= 0
   std::vector<TokenLogprob> alternatives;  // most likely first
+  bool from_draft = false;                 // an accepted draft; of an engine that speculates
 };
 
 enum class FinishReason { kStop, kLength, kCancelled };

@@ -23,6 +23,7 @@ kv::ReplaySpec ReplayFor(const EngineOptions& options, const model::Config& conf
 LoadOptions LoadOptionsFor(const EngineOptions& options) {
   return {.model_dir = options.model_dir,
           .backend = options.backend,
+          .isa = options.isa,
           .threads = options.threads,
           .rows_max = options.step_rows_max,
           .logit_rows_max = options.max_seqs,

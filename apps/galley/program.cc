@@ -61,6 +61,14 @@ constexpr Command kCommands[] = {
      "  galley dump --ids ids.json --out tensors.safetensors\n"
      "  galley dump --model DIR --compare golden.safetensors\n",
      RunDump},
+    {"bench", "measure speed with synthetic requests", "KIND",
+     "Kinds:\n"
+     "  throughput   many requests at once through the engine: rates, latencies, prefix hits, rows computed\n"
+     "\n"
+     "  galley bench throughput --prompt-len 256 --output-len 32 --concurrency 1,4,16\n"
+     "  galley bench throughput --shared-tokens 1024 --prompt-len 16 --prefix-cache both\n"
+     "  galley bench throughput --prompt-len lognormal:200:0.8:2000 --output-len zipf:1.1:64 --json\n",
+     RunBench},
     {"sim", "simulate scheduler and caches with random traffic", "",
      "Runs the real scheduler, caches and vote of one or more ranks over a virtual clock and a fake model, with random "
      "\n"

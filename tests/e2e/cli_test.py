@@ -527,6 +527,29 @@ class Simulator(unittest.TestCase):
         self.assertIn("violations  0", report)
 
 
+class Bench(unittest.TestCase):
+    def test_throughput(self):
+        outcome = run("bench", "throughput", "--model", PROBE, "--requests", "4", "--prompt-len", "4", "--output-len", "2", "--concurrency", "1,4",
+                      "--json")
+        self.assertEqual((outcome.returncode, outcome.stderr), (0, ""))
+        points = json.loads(outcome.stdout)["points"]
+        self.assertEqual([point["concurrency"] for point in points], [1, 4])
+        for point in points:
+            self.assertEqual(point["median"]["output_tokens"], 8)
+            self.assertGreater(point["median"]["output_tokens_per_s"], 0)
+
+    def test_interrupt(self):
+        master, slave = pty.openpty()
+        process = subprocess.Popen([BINARY, "bench", "throughput", "--requests", "1000", "--prompt-len", "100"], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=slave, env=environment())
+        os.close(slave)
+        read_until(master, b"requests, ")  # the progress line
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(PATIENCE_S), 130)
+        read_to_end(master)
+        os.close(master)
+
+
 class Tools(unittest.TestCase):
     def test_codec_serve_answers_line_by_line(self):
         lines = ['{"file":"numbers","id":"a","json":"1e-5"}', "", "broken", '{"file":"render","id":"b","protocol":"chat","request":{"model":"none","messages":[]}}']

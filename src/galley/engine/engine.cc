@@ -2,6 +2,8 @@
 #include "galley/engine/engine.h"
 
 #include "galley/engine/engine_impl.h"
+#include "galley/model/config_file.h"
+#include "galley/model/model_dir.h"
 
 namespace galley::engine {
 namespace {
@@ -18,9 +20,16 @@ kv::ReplaySpec ReplayFor(const EngineOptions& options, const model::Config& conf
   return spec;
 }
 
+// A restored sequence restarts at most snapshot_depth rows before the snapshot's position: without truncation in every
+// layer, with it in the encoder only, because the tail that it runs through the decoder is a new one.
+model::RewindRows RewindFor(const kv::ReplaySpec& replay, int snapshots) {
+  if (snapshots == 0) return {};
+  return {.encoder = replay.snapshot_depth(), .decoder = replay.truncates() ? 0 : replay.snapshot_depth()};
+}
+
 }  // namespace
 
-LoadOptions LoadOptionsFor(const EngineOptions& options) {
+LoadOptions LoadOptionsFor(const EngineOptions& options, const model::Config& config) {
   return {.model_dir = options.model_dir,
           .backend = options.backend,
           .isa = options.isa,
@@ -30,6 +39,7 @@ LoadOptions LoadOptionsFor(const EngineOptions& options) {
           .sequences_max = options.max_seqs,
           .blocks = options.blocks,
           .drafts = false,
+          .rewind = RewindFor(ReplayFor(options, config), options.snapshots),
           .window_places = 0,
           .max_seq_len = options.max_seq_len,
           .longest = 0,
@@ -38,7 +48,7 @@ LoadOptions LoadOptionsFor(const EngineOptions& options) {
 }
 
 Result<MemoryPlan> PlanMemory(const EngineOptions& options, const model::Config& config) {
-  ASSIGN_OR_RETURN(const Sizing sizing, SizeFor(LoadOptionsFor(options), config));
+  ASSIGN_OR_RETURN(const Sizing sizing, SizeFor(LoadOptionsFor(options, config), config));
   return PlanMemory(config, sizing.memory);
 }
 
@@ -56,8 +66,13 @@ Engine::~Engine() {
 }
 
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
-  ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Load(LoadOptionsFor(options)));
+  RETURN_IF_ERROR(model::CheckModelDir(options.model_dir));
+  ASSIGN_OR_RETURN(const model::LoadedConfig config, model::LoadConfig(options.model_dir));
+  const kv::ReplaySpec replay = ReplayFor(options, config.config);
+  RETURN_IF_ERROR(replay.Validate());
+  ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Load(LoadOptionsFor(options, config.config)));
   auto impl = std::make_unique<Impl>(std::move(loaded), options);
+  impl->assistant_id = impl->loaded.tokenizer().AddedIdOf("<｜Assistant｜>");
   sched::SchedulerOptions scheduling;
   scheduling.blocks = impl->loaded.state().blocks();
   scheduling.slots = options.max_seqs;
@@ -67,7 +82,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   scheduling.max_seq_len = impl->loaded.max_seq_len();
   scheduling.itl_target_us = static_cast<sched::TimeUs>(options.itl_target_s * 1e6);
   scheduling.queue_max = options.queue_max;
-  scheduling.replay = ReplayFor(options, impl->loaded.config());
+  scheduling.replay = replay;
   ASSIGN_OR_RETURN(impl->scheduler, sched::Scheduler::Create(scheduling));
   Impl* shared = impl.get();
   impl->executor = std::make_unique<Executor>(impl->loaded, options.max_seqs, options.snapshots, [shared] {

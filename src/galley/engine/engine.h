@@ -33,7 +33,7 @@ struct EngineOptions {
   int max_seqs = 16;             // sequences that run at once
   int step_rows_max = 512;       // rows of one step, prompts and decodes together
   int blocks = 0;                // history blocks of 128 tokens; 0: enough for max_seqs sequences of max_seq_len
-  int snapshots = 0;             // saved slots; 0: off
+  int snapshots = 0;             // saved slots, kept where a next turn will match; 0: off
   kv::ReplayMode replay = kv::ReplayMode::kBounded;
   int decoder_keep = 0;        // decoder truncation: prompt rows that run the decoder layers; 0: all
   double itl_target_s = 0.05;  // predicted step time that prefill chunks are cut to while sequences decode
@@ -74,6 +74,10 @@ struct EngineRequest {
   int priority = 0;
   double deadline_s = 0;  // from now; 0: none
   bool use_cache = true;
+  // Prompt lengths at which a next turn will match, ascending; empty: after the prompt's last <｜Assistant｜>, since
+  // later prompts drop the reasoning that follows. For engines with snapshots.
+  std::vector<Position> snapshot_points = {};
+  bool output_is_kept = false;  // the next turn will hold the whole output: a snapshot is taken at its end too
   std::string cache_salt = {};  // requests share cached prefixes only with equal salts
 };
 
@@ -82,6 +86,7 @@ struct EngineRequest {
 
 struct StartedEvent {
   double waited_s = 0;
+  std::string kind;                  // of start: cold, bounded, exact, snapshot
   std::int64_t cached_tokens = 0;    // prompt tokens whose history was found
   std::int64_t replayed_tokens = 0;  // of those, run again to rebuild state
   std::string hit_limit;             // why no more were found

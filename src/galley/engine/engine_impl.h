@@ -67,6 +67,7 @@ struct Engine::Impl {
   // --- The engine's thread only ---
   LoadedModel loaded;
   EngineOptions options;
+  std::optional<TokenId> assistant_id;  // ends a prompt; constant
   std::unique_ptr<sched::Scheduler> scheduler;
   std::unique_ptr<Executor> executor;
   std::unordered_map<RequestId, Live> live;

@@ -162,6 +162,7 @@ void Engine::Impl::Report() {
     const auto found = live.find(event.request);
     if (found == live.end()) continue;
     found->second.sink(StartedEvent{.waited_s = static_cast<double>(event.waited_us) * 1e-6,
+                                    .kind = std::string(kv::Label(event.kind)),
                                     .cached_tokens = event.cached_tokens,
                                     .replayed_tokens = event.replayed_tokens,
                                     .hit_limit = std::string(kv::Label(event.limit))});

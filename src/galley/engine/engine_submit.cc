@@ -2,6 +2,8 @@
 // Requests on the thread of whoever submits them: checks, block keys, and the queue to the engine's thread.
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "galley/base/rng.h"
 #include "galley/engine/engine_impl.h"
 #include "galley/engine/logit_rules.h"
@@ -27,6 +29,11 @@ Status CheckRequest(const EngineRequest& request, const model::Config& config, s
   RETURN_IF_ERROR(check("min_tokens", request.min_tokens, 0, request.max_tokens));
   RETURN_IF_ERROR(check("prompt_logprobs", request.prompt_logprobs, -1, kTopLogprobsMax));
   RETURN_IF_ERROR(check("n", request.n, 1, kBranchesMax));
+  Position before = 0;
+  for (const Position point : request.snapshot_points) {
+    RETURN_IF_ERROR(check("snapshot_points", point, before + 1, length));
+    before = point;
+  }
   RETURN_IF_ERROR(CheckPromptIds(request.prompt_ids, config, "prompt_ids"));
   RETURN_IF_ERROR(check("stop_ids", static_cast<std::int64_t>(request.stop_ids.size()), 0, kStopIdsMax));
   RETURN_IF_ERROR(CheckVocabulary(request.stop_ids, config, "stop_ids"));
@@ -34,6 +41,12 @@ Status CheckRequest(const EngineRequest& request, const model::Config& config, s
     return Err(ErrorCode::kInvalidArgument, fmt::format("{} is outside [0, 1e9)", request.deadline_s), "deadline_s");
   }
   return {};
+}
+
+std::vector<Position> SnapshotPoints(std::span<const TokenId> prompt, std::optional<TokenId> assistant) {
+  const auto last = assistant ? std::find(prompt.rbegin(), prompt.rend(), *assistant) : prompt.rend();
+  if (last == prompt.rend()) return {};
+  return {static_cast<Position>(prompt.rend() - last)};
 }
 
 }  // namespace
@@ -82,6 +95,12 @@ Result<RequestId> Engine::Submit(EngineRequest request, EventSink sink) {
   arrival.request.priority = request.priority;
   arrival.request.use_cache = request.use_cache;
   arrival.request.prompt_logprobs = request.prompt_logprobs >= 0;
+  if (impl_->options.snapshots > 0) {
+    arrival.request.snapshot_points = request.snapshot_points.empty()
+                                          ? SnapshotPoints(request.prompt_ids, impl_->assistant_id)
+                                          : std::move(request.snapshot_points);
+    arrival.request.snapshot_at_end = request.output_is_kept;
+  }
   if (request.deadline_s > 0) {
     arrival.request.deadline_us = Impl::Now() + static_cast<sched::TimeUs>(request.deadline_s * 1e6);
   }

@@ -32,8 +32,9 @@ Executor::Executor(LoadedModel& loaded, int slots, int snapshots, std::function<
 
 Status Executor::Prepare() {
   if (snapshot_count_ > 0) {
-    ASSIGN_OR_RETURN(model::StateStorage places, model::StateStorage::Create(loaded_.backend(), loaded_.config(),
-                                                                             snapshot_count_, snapshot_count_));
+    ASSIGN_OR_RETURN(model::StateStorage places,
+                     model::StateStorage::Create(loaded_.backend(), loaded_.config(), snapshot_count_, snapshot_count_,
+                                                 loaded_.state().layout().rewind));
     snapshots_ = std::make_unique<model::StateStorage>(std::move(places));
   }
   thread_ = std::thread([this] { Loop(); });

@@ -86,7 +86,8 @@ Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) 
                              .seq_len_max = sizing.max_seq_len},
                    .blocks = options.blocks > 0 ? options.blocks : static_cast<int>(full),
                    .slots = options.sequences_max,
-                   .snapshots = options.snapshots};
+                   .snapshots = options.snapshots,
+                   .rewind = options.rewind};
   return sizing;
 }
 
@@ -112,7 +113,8 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   ASSIGN_OR_RETURN(loaded.model_,
                    model::Model::Create(*loaded.checkpoint_, compressed_ids, *loaded.backend_, sizing.memory.model));
   ASSIGN_OR_RETURN(model::StateStorage state,
-                   model::StateStorage::Create(*loaded.backend_, config, sizing.memory.blocks, sizing.memory.slots));
+                   model::StateStorage::Create(*loaded.backend_, config, sizing.memory.blocks, sizing.memory.slots,
+                                               sizing.memory.rewind));
   loaded.state_ = std::make_unique<model::StateStorage>(std::move(state));
   return loaded;
 }

@@ -14,6 +14,8 @@ struct BenchKind {
   Result<int> (*run)(Context& context);  // exit code
 };
 
+// bench_layers.cc
+Result<int> RunBenchLayers(Context& context);
 // bench_throughput.cc
 Result<int> RunBenchThroughput(Context& context);
 // bench_verify_plan.cc

@@ -37,6 +37,7 @@ Result<engine::EngineOptions> EngineOptionsOf(const options::Values& values, con
   ASSIGN_OR_RETURN(options.speculation, ReadSpeculation(values));
   options.model_dir = model_dir;
   options.backend = values.String("backend");
+  options.isa = values.String("isa");
   options.threads = static_cast<int>(values.Int("threads"));
   options.max_seq_len = values.Int("max-seq-len");
   options.max_seqs = static_cast<int>(values.Int("max-seqs"));

@@ -72,6 +72,7 @@ LoadOptions LoadOptionsFor(const EngineOptions& options, const Resolved& resolve
   const SpeculationOptions& speculation = resolved.speculation;
   return {.model_dir = options.model_dir,
           .backend = options.backend,
+          .isa = options.isa,
           .threads = options.threads,
           .rows_max = options.step_rows_max,
           .logit_rows_max = options.max_seqs * (1 + speculation.draft_tokens),

@@ -32,6 +32,7 @@ namespace galley::engine {
 struct EngineOptions {
   std::filesystem::path model_dir;
   std::string backend = "ref";
+  std::string isa = "auto";      // instruction set of the cpu backend
   int threads = 0;               // of the backend; 0: as many as the process may use
   std::int64_t max_seq_len = 0;  // 0: what the config states
   int max_seqs = 16;             // sequences that run at once

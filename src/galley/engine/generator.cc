@@ -167,6 +167,7 @@ Result<std::unique_ptr<Generator>> Generator::Create(const GeneratorOptions& opt
   RETURN_IF_ERROR(CheckRange("decoder-keep", options.decoder_keep, 0, 1 << 30));
   ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Load({.model_dir = options.model_dir,
                                                           .backend = options.backend,
+                                                          .isa = options.isa,
                                                           .threads = options.threads,
                                                           .rows_max = options.prefill_chunk,
                                                           .logit_rows_max = 1,

@@ -44,6 +44,15 @@ constexpr Command kCommands[] = {
      "the\n"
      "small model that comes with Galley.\n",
      RunInspect},
+    {"plan", "say how much memory an engine takes", "",
+     "Prints the memory plan of an engine with these options: weights, workspace of the largest step, history blocks, "
+     "slots\nand snapshots. Reads the model's configuration and no weights. Ends with code 6 when the plan does not "
+     "fit."
+     "\n"
+     "\n"
+     "  galley plan --max-seqs 64 --max-tokens 8192\n"
+     "  galley plan --model DIR --max-seqs 256 --max-tokens 32768 --memory-limit 640GiB\n",
+     RunPlan},
     {"dump", "write a model's intermediate tensors, or compare them", "",
      "Runs a prompt through the model and writes its intermediate tensors (--out), or prints how far they are from "
      "those "
@@ -52,6 +61,20 @@ constexpr Command kCommands[] = {
      "  galley dump --ids ids.json --out tensors.safetensors\n"
      "  galley dump --model DIR --compare golden.safetensors\n",
      RunDump},
+    {"sim", "simulate scheduler and caches with random traffic", "",
+     "Runs the real scheduler, caches and vote of one or more ranks over a virtual clock and a fake model, with random "
+     "\n"
+     "configurations, traffic, cancellations and faults, and checks every step and every output. Needs no model.\n"
+     "Prints what happened; a run that finds a mistake ends with code 1 and the command that repeats it.\n"
+     "\n"
+     "  galley sim --seed 1 --steps 100000\n"
+     "  galley sim --seeds 50 --steps 4000 --ranks 4\n",
+     RunSim},
+    {"codec-serve", "run test cases of the chat codec from standard input", "",
+     "Each line is one case, a JSON object that says in `file` which kind it is (render, stream, numbers, images, "
+     "tokenize);\neach gets one line of JSON as its answer. docs/codec.md describes the format. Without --tokenizer, "
+     "results have no\ntoken ids.\n",
+     RunCodecServe},
     {"grammar", "say where and why a constrained answer would be refused", "check SCHEMA [TEXT]",
      "SCHEMA is a file: a JSON Schema, or what --kind says. TEXT is what a model is to write, or `-`; without it the "
      "file of\n--prompt-file or standard input. Ends with code 2 when the text is not accepted.\n"

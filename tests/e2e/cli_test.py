@@ -7,6 +7,7 @@ Usage: cli_test.py BINARY [TESTCLASS…]. Only the standard library is needed.
 
 import json
 import os
+import re
 import pathlib
 import pty
 import resource
@@ -91,9 +92,10 @@ class Help(unittest.TestCase):
     def test_pages(self):
         page = run("--help")
         self.assertEqual(page.returncode, 0)
-        self.assertLessEqual(len(page.stdout.splitlines()), 24)
-        for command in ["generate", "chat", "tokenize", "inspect", "dump", "grammar", "grammar-serve", "options", "version"]:
-            self.assertIn(f"  {command} ", page.stdout)
+        self.assertLessEqual(len(page.stdout.splitlines()), 40)
+        commands = re.findall(r"^  ([a-z][a-z-]*) ", page.stdout, re.MULTILINE)
+        self.assertLessEqual({"generate", "chat", "tokenize", "plan", "help"}, set(commands))
+        for command in set(commands) - {"help"}:
             self.assertIn(f"Usage: galley {command}", run(command, "--help").stdout)
 
     def test_exit_codes_of_the_documentation(self):
@@ -503,7 +505,39 @@ class Chat(unittest.TestCase):
             os.close(terminal)
 
 
+class Simulator(unittest.TestCase):
+    def test_a_run_repeats(self):
+        first, second = (json.loads(run("sim", "--json", "--seed", "1", "--steps", "1000", "--ranks", "2").stdout) for _ in range(2))
+        self.assertEqual(first["violations"], [])
+        self.assertGreater(first["outputs_checked"], 50)
+        self.assertEqual(first["digest"], second["digest"])
+
+    def test_progress_and_interrupt(self):
+        master, slave = pty.openpty()
+        process = subprocess.Popen([BINARY, "sim", "--seed", "1", "--steps", "900000000"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=slave, env=environment())
+        os.close(slave)
+        read_until(master, b"steps, ")
+        process.send_signal(signal.SIGINT)
+        report = process.stdout.read().decode()
+        process.stdout.close()
+        self.assertEqual(process.wait(PATIENCE_S), 130)
+        read_to_end(master)
+        os.close(master)
+        self.assertIn("violations  0", report)
+
+
 class Tools(unittest.TestCase):
+    def test_codec_serve_answers_line_by_line(self):
+        lines = ['{"file":"numbers","id":"a","json":"1e-5"}', "", "broken", '{"file":"render","id":"b","protocol":"chat","request":{"model":"none","messages":[]}}']
+        outcome = run("codec-serve", "--tokenizer", NANO, text="\n".join(lines))
+        answers = [json.loads(line) for line in outcome.stdout.splitlines()]
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        self.assertEqual([answer.get("id") for answer in answers], ["a", None, "b"])
+        self.assertEqual(answers[0]["text"], "1e-05")
+        self.assertIn("error", answers[1])
+        self.assertEqual(answers[2]["expect"]["status"], 400)
+        self.assertEqual(run("codec-serve", "--tokenizer", "/nowhere").returncode, EXIT["not_found"])
     def test_grammar_check_and_serve(self):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as schema:
             schema.write('{"type":"array","items":{"type":"boolean"}}')
@@ -533,6 +567,19 @@ class Tools(unittest.TestCase):
         self.assertTrue(report)
         missing = run("inspect", "/nonexistent")
         self.assertEqual(missing.returncode, EXIT["not_found"])
+
+    def test_plan(self):
+        outcome = run("plan", "--max-seqs", 4, "--max-tokens", 1000)
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        self.assertIn("history of 4096 tokens", outcome.stdout)  # 8 blocks of 128 for each of 4
+        refused = run("plan", "--json", "--memory-limit", "1MiB")
+        self.assertEqual(refused.returncode, EXIT["resource_exhausted"])
+        self.assertFalse(json.loads(refused.stdout)["fits"])
+        self.assertIn("1.00 MiB may be used", refused.stderr)
+        # The configuration alone is enough.
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(NANO / "config.json", folder)
+            self.assertEqual(run("plan", "--model", folder).returncode, 0)
 
     def test_dump_and_compare(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -11,6 +11,18 @@
 #include "galley/engine/logit_rules.h"
 
 namespace galley::engine {
+namespace {
+
+// The token with its log-probability and those of `top` alternatives.
+GeneratedToken Scored(std::span<const float> logits, TokenId id, int top) {
+  GeneratedToken token{.id = id, .logprob = backend::LogProbability(logits, id), .alternatives = {}};
+  for (const backend::RankedToken& ranked : backend::TopTokens(logits, top)) {
+    token.alternatives.push_back({.id = ranked.id, .logprob = ranked.logprob});
+  }
+  return token;
+}
+
+}  // namespace
 
 Executor::Executor(LoadedModel& loaded, int slots, int snapshots, std::function<void()> on_done)
     : loaded_(loaded),
@@ -107,7 +119,7 @@ void Executor::UpdateTables(const sched::StepPlan& plan) {
 
 model::SequenceInput Executor::DecodeInput(const sched::SequenceRows& rows) {
   CHECK(rows.rows == 1) << rows.rows << " decode rows without drafts";
-  const std::vector<TokenId>& output = outputs_.at(rows.sequence);
+  const std::vector<TokenId>& output = histories_.at(rows.sequence).output;
   return {.slot = rows.slot,
           .start = rows.begin,
           .tokens = std::span(output).last(1),
@@ -150,17 +162,42 @@ StepOutcome Executor::Run(const StepJob& job) {
       inputs.push_back(input);
     }
     if (inputs.empty()) return {};
-    ASSIGN_OR_RETURN(const float* device, loaded_.model().Forward(inputs, loaded_.state()));
+    StartMasks(job);
+    const Result<const float*> ran = loaded_.model().Forward(inputs, loaded_.state());
+    mask_worker_.Wait();
+    ASSIGN_OR_RETURN(const float* device, ran);
     std::size_t rows = 0;
     for (const model::SequenceInput& input : inputs) rows += static_cast<std::size_t>(input.logit_rows);
     std::vector<float> logits(rows * static_cast<std::size_t>(loaded_.config().vocab_size));
     RETURN_IF_ERROR(loaded_.backend().CopyToHost(logits.data(), device, logits.size() * sizeof(float)));
     DrawAll(job, logits, outcome);
-    return {};
+    return ScorePrompts(job, outcome);
   }();
   outcome.done.elapsed_us =
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin).count();
   return outcome;
+}
+
+void Executor::StartMasks(const StepJob& job) {
+  const std::size_t words = MaskWords(loaded_.config().vocab_size);
+  mask_jobs_.clear();
+  mask_of_.assign(job.draws.size(), -1);
+  for (std::size_t at = 0; at < job.draws.size(); ++at) {
+    const StepJob::Draw& draw = job.draws[at];
+    History& history = histories_[job.plan.draws[at]];
+    if (draw.first) {
+      history.output.clear();
+      history.constraint = draw.context->constraint == nullptr ? nullptr : draw.context->constraint->Clone();
+    }
+    if (history.constraint == nullptr) continue;
+    mask_of_[at] = static_cast<int>(mask_jobs_.size());
+    mask_jobs_.push_back({.constraint = history.constraint.get(), .mask = {}, .status = {}});
+  }
+  mask_words_.resize(std::max(mask_words_.size(), mask_jobs_.size() * words));
+  for (std::size_t i = 0; i < mask_jobs_.size(); ++i) {
+    mask_jobs_[i].mask = std::span(mask_words_).subspan(i * words, words);
+  }
+  mask_worker_.Start(mask_jobs_);
 }
 
 void Executor::DrawAll(const StepJob& job, const std::vector<float>& logits, StepOutcome& outcome) {
@@ -176,16 +213,17 @@ void Executor::DrawAll(const StepJob& job, const std::vector<float>& logits, Ste
       for (int i = 0; i < rows.draws; ++i) {
         const auto at = static_cast<std::size_t>(rows.first_draw + i);
         const StepJob::Draw& draw = job.draws[at];
-        std::vector<TokenId>& output = outputs_[job.plan.draws[at]];
-        if (draw.first) output.clear();
-        Result<GeneratedToken> token = DrawOne(draw, output, row_logits, rows.end());
+        History& history = histories_.at(job.plan.draws[at]);
+        Result<GeneratedToken> token = DrawOne(draw, at, history, row_logits, rows.end());
         const TokenId id = token ? token->id : 0;  // a failed draw ends its own sequence and no other
-        output.push_back(id);
+        history.output.push_back(id);
         const std::vector<TokenId>& stops = draw.context->stop_ids;
-        outcome.done.draws[at] = {.sequence = job.plan.draws[at],
-                                  .first = static_cast<int>(at),
-                                  .count = 1,
-                                  .stop = !token || std::find(stops.begin(), stops.end(), id) != stops.end()};
+        const bool complete = history.constraint != nullptr && history.constraint->IsComplete();
+        outcome.done.draws[at] = {
+            .sequence = job.plan.draws[at],
+            .first = static_cast<int>(at),
+            .count = 1,
+            .stop = !token || complete || std::find(stops.begin(), stops.end(), id) != stops.end()};
         outcome.done.token_ids[at] = id;
         outcome.tokens[at] = std::move(token);
       }
@@ -193,20 +231,25 @@ void Executor::DrawAll(const StepJob& job, const std::vector<float>& logits, Ste
   }
 }
 
-Result<GeneratedToken> Executor::DrawOne(const StepJob::Draw& draw, const std::vector<TokenId>& output,
-                                         std::span<const float> logits, Position position) const {
+std::span<const float> Executor::ChangedLogits(const StepJob::Draw& draw, std::size_t at,
+                                               std::span<const TokenId> output, std::span<const float> logits) {
   const DrawContext& context = *draw.context;
-  const SamplingParams& s = context.sampling;
   const bool early = static_cast<int>(output.size()) < context.min_tokens && !context.stop_ids.empty();
-  std::vector<float> changed;
-  std::span<const float> final_logits = logits;
-  if (early || HasRules(context.rules)) {
-    changed.assign(logits.begin(), logits.end());
-    const std::span<const TokenId> stops =
-        early ? std::span<const TokenId>(context.stop_ids) : std::span<const TokenId>();
-    ApplyRules(context.rules, context.prompt, output, stops, changed);
-    final_logits = changed;
-  }
+  const int mask = mask_of_[at];
+  if (!early && mask < 0 && context.banned_words.empty() && !HasRules(context.rules)) return logits;
+  changed_.assign(logits.begin(), logits.end());
+  if (mask >= 0) ApplyMask(mask_jobs_[static_cast<std::size_t>(mask)].mask, changed_);
+  context.banned_words.Apply(output, changed_);
+  const std::span<const TokenId> stops = early ? std::span(context.stop_ids) : std::span<const TokenId>();
+  ApplyRules(context.rules, context.prompt, output, stops, changed_);
+  return changed_;
+}
+
+Result<GeneratedToken> Executor::DrawOne(const StepJob::Draw& draw, std::size_t at, const History& history,
+                                         std::span<const float> logits, Position position) {
+  const SamplingParams& s = draw.context->sampling;
+  if (mask_of_[at] >= 0) RETURN_IF_ERROR(mask_jobs_[static_cast<std::size_t>(mask_of_[at])].status);
+  const std::span<const float> final_logits = ChangedLogits(draw, at, history.output, logits);
   const std::optional<TokenId> id = backend::SampleRow(final_logits, {.temperature = static_cast<float>(s.temperature),
                                                                       .top_k = s.top_k,
                                                                       .top_p = static_cast<float>(s.top_p),
@@ -217,13 +260,39 @@ Result<GeneratedToken> Executor::DrawOne(const StepJob::Draw& draw, const std::v
     return Err(ErrorCode::kInternal,
                fmt::format("no token can follow position {}: every logit is minus infinity or NaN", position - 1));
   }
-  GeneratedToken token{.id = *id, .logprob = 0, .alternatives = {}};
-  if (s.top_logprobs < 0) return token;
-  token.logprob = backend::LogProbability(logits, *id);
-  for (const backend::RankedToken& ranked : backend::TopTokens(logits, s.top_logprobs)) {
-    token.alternatives.push_back({.id = ranked.id, .logprob = ranked.logprob});
+  if (history.constraint != nullptr && !history.constraint->Accept(*id)) {
+    return Err(ErrorCode::kInternal,
+               fmt::format("the constraint allowed token {} at position {} and then refused it", *id, position));
   }
-  return token;
+  if (s.top_logprobs < 0) return GeneratedToken{.id = *id, .logprob = 0, .alternatives = {}};
+  return Scored(logits, *id, s.top_logprobs);
+}
+
+Status Executor::ScorePrompts(const StepJob& job, StepOutcome& outcome) {
+  const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
+  const int batch = loaded_.model().options().logit_rows_max;
+  std::vector<float> logits;
+  for (const StepJob::Scoring& scoring : job.scorings) {
+    const sched::SequenceRows& rows = job.plan.prefill[scoring.prefill];
+    const std::vector<TokenId>& prompt = scoring.context->prompt;
+    StepOutcome::Scores scores{.prefill = scoring.prefill, .event = {.first = rows.begin + 1}};
+    // The last row of a prompt has no token after it.
+    const int count = std::min(rows.rows, static_cast<int>(prompt.size()) - 1 - static_cast<int>(rows.begin));
+    const auto sequence = static_cast<int>(job.plan.decode.size() + scoring.prefill);
+    for (int first = 0; first < count; first += batch) {
+      const int some = std::min(batch, count - first);
+      ASSIGN_OR_RETURN(const float* device, loaded_.model().RowLogits(sequence, first, some, loaded_.state()));
+      logits.resize(static_cast<std::size_t>(some) * vocab);
+      RETURN_IF_ERROR(loaded_.backend().CopyToHost(logits.data(), device, logits.size() * sizeof(float)));
+      for (int i = 0; i < some; ++i) {
+        scores.event.tokens.push_back(Scored(std::span(logits).subspan(static_cast<std::size_t>(i) * vocab, vocab),
+                                             prompt[static_cast<std::size_t>(rows.begin + first + i) + 1],
+                                             scoring.context->prompt_logprobs));
+      }
+    }
+    if (count > 0) outcome.scores.push_back(std::move(scores));
+  }
+  return {};
 }
 
 }  // namespace galley::engine

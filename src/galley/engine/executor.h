@@ -14,19 +14,26 @@
 #include <unordered_map>
 #include <vector>
 
+#include "galley/engine/banned_words.h"
 #include "galley/engine/engine.h"
 #include "galley/engine/loaded_model.h"
+#include "galley/engine/mask_worker.h"
 #include "galley/sched/step_plan.h"
 
 namespace galley::engine {
 
-// What the draws of a sequence need to know; immutable.
+// What the draws and the text of a sequence need to know; immutable.
 struct DrawContext {
   std::vector<TokenId> prompt;
   SamplingParams sampling;
   LogitRules rules;
+  int prompt_logprobs = -1;
   int min_tokens = 0;
   std::vector<TokenId> stop_ids;
+  StopSet stops;
+  std::optional<TokenId> stops_after;
+  BannedWords banned_words;
+  std::shared_ptr<const TokenConstraint> constraint;  // in its start state; null: none
 };
 
 struct StepJob {
@@ -34,6 +41,12 @@ struct StepJob {
   // For each of plan.prefill: tokens of its rows, and before them up to as many earlier ones as Engram looks back.
   std::vector<std::vector<TokenId>> prefill_tokens;
   std::vector<int> prefill_earlier;  // how many of those are earlier ones
+  // Of plan.prefill, those whose rows are asked for log-probabilities of the tokens after them.
+  struct Scoring {
+    std::size_t prefill = 0;
+    std::shared_ptr<const DrawContext> context;
+  };
+  std::vector<Scoring> scorings;
   // For each of plan.draws.
   struct Draw {
     std::shared_ptr<const DrawContext> context;
@@ -47,6 +60,11 @@ struct StepOutcome {
   sched::StepId step = -1;
   Status status;
   sched::StepDone done;
+  struct Scores {
+    std::size_t prefill = 0;  // in plan.prefill
+    PromptEvent event;
+  };
+  std::vector<Scores> scores;
   std::vector<Result<GeneratedToken>> tokens;  // one for each draw; an error concerns that sequence alone
 };
 
@@ -71,16 +89,35 @@ class Executor {
   void UpdateTables(const sched::StepPlan& plan);
   [[nodiscard]] model::SequenceInput DecodeInput(const sched::SequenceRows& rows);
   [[nodiscard]] Result<model::SequenceInput> PrefillInput(const StepJob& job, std::size_t index);
+  // What a sequence has drawn so far; a preempted one keeps it until it resumes or another takes its id.
+  struct History {
+    std::vector<TokenId> output;
+    std::shared_ptr<TokenConstraint> constraint;
+  };
+
+  // Histories of sequences that draw for the first time begin; masks of the step's draws are asked for.
+  void StartMasks(const StepJob& job);
   void DrawAll(const StepJob& job, const std::vector<float>& logits, StepOutcome& outcome);
-  [[nodiscard]] Result<GeneratedToken> DrawOne(const StepJob::Draw& draw, const std::vector<TokenId>& output,
-                                               std::span<const float> logits, Position position) const;
+  // The logits of the step's draw number `at` with everything applied that changes them: the mask of the constraint and
+  // the rules of the request. `logits` itself when there is nothing to change.
+  [[nodiscard]] std::span<const float> ChangedLogits(const StepJob::Draw& draw, std::size_t at,
+                                                     std::span<const TokenId> output, std::span<const float> logits);
+  // Log-probabilities of prompt tokens: logits of all rows of the chunks that ask for it, a few at a time, in the
+  // memory of the draws' logits, which are not needed any more.
+  [[nodiscard]] Status ScorePrompts(const StepJob& job, StepOutcome& outcome);
+  [[nodiscard]] Result<GeneratedToken> DrawOne(const StepJob::Draw& draw, std::size_t at, const History& history,
+                                               std::span<const float> logits, Position position);
 
   LoadedModel& loaded_;
   std::vector<std::vector<std::int32_t>> tables_;  // [slots] block ids
   int snapshot_count_;
   std::unique_ptr<model::StateStorage> snapshots_;  // one slot and one block a place
-  // What sequences have drawn so far; a preempted one keeps it until it resumes or another takes its id.
-  std::unordered_map<sched::SequenceId, std::vector<TokenId>> outputs_;
+  std::unordered_map<sched::SequenceId, History> histories_;
+  MaskWorker mask_worker_;
+  std::vector<MaskJob> mask_jobs_;         // of the step
+  std::vector<int> mask_of_;               // [draws of the step] in mask_jobs_; -1: unconstrained
+  std::vector<std::uint32_t> mask_words_;  // of all of mask_jobs_
+  std::vector<float> changed_;             // scratch of ChangedLogits
 
   std::function<void()> on_done_;
   std::mutex mutex_;

@@ -16,8 +16,6 @@
 namespace galley::engine {
 namespace {
 
-constexpr int kTopLogprobsMax = 20;
-
 Status CheckRange(std::string_view field, double value, double low, double high, bool low_open = false) {
   if (value >= low && value <= high && !(low_open && value == low)) return {};  // NaN fails every comparison
   return Err(ErrorCode::kInvalidArgument,

@@ -20,6 +20,8 @@ class Tokenizer;
 
 namespace galley::engine {
 
+inline constexpr int kTopLogprobsMax = 20;
+
 struct SamplingParams {
   double temperature = 1.0;  // 0: the most likely token
   double top_p = 1.0;        // (0, 1]

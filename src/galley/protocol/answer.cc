@@ -32,6 +32,13 @@ std::string TokenText(std::string_view bytes) {
   return escaped;
 }
 
+AnswerEvent ErrorEvent(const AnswerFailure& failure) {
+  return {"", Json::MakeObject({{"error", Json::MakeObject({{"message", failure.message},
+                                                            {"type", failure.type},
+                                                            {"param", nullptr},
+                                                            {"code", failure.code}})}})};
+}
+
 std::optional<Json> LogprobsJson(const std::vector<Logprob>& logprobs, const Inference& inference) {
   if (!inference.logprobs || logprobs.empty()) return std::nullopt;
   const std::size_t wanted = inference.top_logprobs.value_or(0);
@@ -105,6 +112,15 @@ std::vector<AnswerEvent> Answer::End(std::optional<Finish> finish, std::int64_t 
   return out;
 }
 
+std::vector<AnswerEvent> Answer::Fail(const AnswerFailure& failure) {
+  std::vector<AnswerEvent> out;
+  if (ended_) return out;
+  StartOnce(out);
+  ended_ = true;
+  writer_->Fail(failure, out);
+  return out;
+}
+
 std::string_view Answer::done_data() const {
   const bool has_done = request_->protocol == Protocol::kChat || request_->protocol == Protocol::kCompletions;
   return has_done ? "[DONE]" : "";
@@ -124,10 +140,10 @@ void Answer::Write(std::vector<OutputEvent>& events, std::vector<AnswerEvent>& o
 
 void Answer::EndOnce(std::int64_t uncounted, std::vector<AnswerEvent>& out) {
   ended_ = true;
-  AnswerUsage usage{ready_.prompt_tokens, ready_.cached_tokens, parser_.tokens() + uncounted};
+  usage_ = {ready_.prompt_tokens, ready_.cached_tokens, parser_.tokens() + uncounted};
   if (request_->conversation.thinking && options_.count_tokens)
-    usage.reasoning_tokens = options_.count_tokens(reasoning_);
-  writer_->End(parser_.result(), usage, out);
+    usage_.reasoning_tokens = options_.count_tokens(reasoning_);
+  writer_->End(parser_.result(), usage_, out);
 }
 
 }  // namespace galley::protocol

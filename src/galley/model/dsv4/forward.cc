@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order of a forward pass: specification 2.1 (top level), 2.2 (sites), 2.10 (Engram), 2.13 (truncated decoder).
+#include <numeric>
+
 #include "galley/base/check.h"
 #include "galley/model/dsv4/model_impl.h"
 
@@ -58,6 +60,7 @@ Result<const float*> ForwardStep::Run(std::span<const SequenceInput> sequences, 
   const bool head = tail_.rows() > 0 && end == m_.config.n_layers;
   if (!head) ExpandPending();
   const float* logits = head ? Logits(logit_rows) : nullptr;
+  m_.scored = head ? tail_.table : std::vector<backend::SequenceEntry>();
   RETURN_IF_ERROR(m_.backend->Synchronize());
   return logits;
 }
@@ -253,14 +256,30 @@ const float* ForwardStep::Logits(const std::vector<std::int32_t>& rows) {
   const Config& c = m_.config;
   Collapse();
   Observe("final", -1, w_.x.data(), DType::kBF16, {c.dim});
-  m_.backend->Head({.dim = c.dim,
+  Head(rows);
+  return w_.logits.as<float>();
+}
+
+void ForwardStep::Head(const std::vector<std::int32_t>& rows) {
+  m_.backend->Head({.dim = m_.config.dim,
                     .count = static_cast<int>(rows.size()),
                     .row_list = rows.data(),
                     .x = w_.x.as<BFloat16>(),
                     .norm = m_.weights.norm,
-                    .eps = static_cast<float>(c.norm_eps),
+                    .eps = static_cast<float>(m_.config.norm_eps),
                     .head = m_.weights.head,
                     .logits = w_.logits.as<float>()});
+}
+
+Result<const float*> ForwardStep::RowLogits(int sequence, int first, int count) {
+  CHECK(sequence >= 0 && static_cast<std::size_t>(sequence) < m_.scored.size()) << "sequence " << sequence;
+  const backend::SequenceEntry& entry = m_.scored[static_cast<std::size_t>(sequence)];
+  CHECK(first >= 0 && count <= m_.options.logit_rows_max && first + count <= entry.rows)
+      << count << " rows from " << first << " on, of " << entry.rows << "; at most " << m_.options.logit_rows_max;
+  std::vector<std::int32_t> rows(static_cast<std::size_t>(count));
+  std::iota(rows.begin(), rows.end(), entry.first_row + first);
+  Head(rows);
+  RETURN_IF_ERROR(m_.backend->Synchronize());
   return w_.logits.as<float>();
 }
 

@@ -29,6 +29,9 @@ struct Model::Impl {
   std::vector<backend::EngramHashView> hashes;  // [engram layers]
   std::array<backend::Buffer, 2> frequencies;   // window-only layers, layers with history
 
+  // Of the last step: rows of its sequences that ran the decoder layers, whose final activations are in workspace.x.
+  std::vector<backend::SequenceEntry> scored;
+
   [[nodiscard]] bool compressed(int layer) const { return config.compress_ratios[static_cast<std::size_t>(layer)] > 0; }
   // Rotation of draft stages and of layers without history.
   [[nodiscard]] backend::Rope window_rope() const {
@@ -47,6 +50,7 @@ class ForwardStep {
       : m_(model), w_(model.workspace), state_(state), observer_(observer) {}
 
   [[nodiscard]] Result<const float*> Run(std::span<const SequenceInput> sequences, const LayerRange* range);
+  [[nodiscard]] Result<const float*> RowLogits(int sequence, int first, int count);
   // draft_step.cc
   [[nodiscard]] Result<std::vector<Draft>> RunDrafts(std::span<const DraftInput> inputs);
 
@@ -78,6 +82,7 @@ class ForwardStep {
   void RunDraftStage(int stage);
   [[nodiscard]] Result<std::vector<Draft>> DrawDrafts(std::span<const DraftInput> inputs);
   [[nodiscard]] const float* Logits(const std::vector<std::int32_t>& rows);
+  void Head(const std::vector<std::int32_t>& rows);
 
   [[nodiscard]] RowSet& set() { return w_.sets[static_cast<std::size_t>(current_)]; }
   [[nodiscard]] const backend::StepView& view() { return set().view; }

@@ -9,6 +9,7 @@ namespace {
 
 // Masks of lexeme states are dropped and rebuilt beyond this; a mask in use is never held across a call.
 constexpr std::size_t kMaskCacheBytes = 4u << 20;
+constexpr std::size_t kNotedEvery = std::size_t{64} << 10;
 
 }  // namespace
 
@@ -150,9 +151,13 @@ const LexemeMask& Program::MaskOf(std::uint32_t machine_index, Machine::State st
   mask.exits.shrink_to_fit();
   if (mask_bytes_ > kMaskCacheBytes) {
     masks_.clear();
-    mask_bytes_ = 0;
+    mask_bytes_ = mask_bytes_noted_ = 0;
   }
   mask_bytes_ += mask.bytes();
+  if (mask_bytes_ > mask_bytes_noted_ + kNotedEvery) {
+    mask_bytes_noted_ = mask_bytes_;
+    NoteBytes();
+  }
   return masks_.emplace(key, std::move(mask)).first->second;
 }
 

@@ -14,6 +14,7 @@ namespace {
 
 constexpr BenchKind kKinds[] = {
     {"throughput", "many requests at once through the engine", RunBenchThroughput},
+    {"verify-plan", "planning of verify lengths on simulated devices", RunBenchVerifyPlan},
 };
 
 std::string KindsText() {

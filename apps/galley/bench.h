@@ -16,5 +16,7 @@ struct BenchKind {
 
 // bench_throughput.cc
 Result<int> RunBenchThroughput(Context& context);
+// bench_verify_plan.cc
+Result<int> RunBenchVerifyPlan(Context& context);
 
 }  // namespace galley::app

@@ -64,6 +64,7 @@ constexpr Command kCommands[] = {
     {"bench", "measure speed with synthetic requests", "KIND",
      "Kinds:\n"
      "  throughput   many requests at once through the engine: rates, latencies, prefix hits, rows computed\n"
+     "  verify-plan  planning of verify lengths on simulated devices: throughput against fixed lengths; no model\n"
      "\n"
      "  galley bench throughput --prompt-len 256 --output-len 32 --concurrency 1,4,16\n"
      "  galley bench throughput --shared-tokens 1024 --prompt-len 16 --prefix-cache both\n"

@@ -137,13 +137,17 @@ void Scheduler::Arrive(Request request, TimeUs now) {
   record->arrival_us = now;
   const Request& kept = record->request;
   Sequence& sequence = NewSequence(*record, 0);
+  const TimeUs wait = kept.max_wait_us > 0 ? kept.max_wait_us : options_.max_wait_us;
+  const TimeUs due = kept.deadline_us > 0 ? std::min(kept.deadline_us, now + wait) : now + wait;
+  // Fixed now, so that nobody is overtaken for ever: by none that arrives a horizon later, priorities apart.
+  const TimeUs arrival =
+      options_.due_horizon_us > 0 ? std::min(now, std::max(due, now) - options_.due_horizon_us) : now;
   sequence.order = {
-      .virtual_arrival = now - kept.priority * options_.priority_step_us, .number = next_number_++, .branch = 0};
+      .virtual_arrival = arrival - kept.priority * options_.priority_step_us, .number = next_number_++, .branch = 0};
   sequence.tokens = kept.prompt;
   sequence.keys = std::move(record->request.keys);
   sequence.limit = sequence.length() + kept.max_tokens;
   sequence.state = Waiting{};
-  const TimeUs wait = kept.max_wait_us > 0 ? kept.max_wait_us : options_.max_wait_us;
   SetTimer(sequence.wait_timer, TimerKind::kWait, sequence.id, now + wait);
   if (kept.deadline_us > 0) SetTimer(sequence.deadline_timer, TimerKind::kDeadline, sequence.id, kept.deadline_us);
   ++waiting_;

@@ -134,6 +134,51 @@ TEST(Scheduler, HigherPriorityGoesFirstButNobodyIsOvertakenForEver) {
   EXPECT_EQ(order, (std::vector<std::int64_t>{0, 2, 1, 3}));
 }
 
+std::vector<std::int64_t> FinishOrder(const TestRank& rank) {
+  std::vector<std::int64_t> order;
+  for (const Finished& event : rank.finished) order.push_back(event.request.value);
+  return order;
+}
+
+// Of requests that are due within the horizon the one that is due first goes first; those without a deadline go by
+// their arrival, and one that came a horizon before is overtaken by nobody.
+TEST(Scheduler, TheEarlierDeadlineGoesFirst) {
+  for (const TimeUs horizon : {TimeUs{0}, TimeUs{1'000'000}}) {
+    SchedulerOptions options = TestOptions();
+    options.slots = 1;
+    options.due_horizon_us = horizon;
+    TestRank rank(options);
+    rank.now = 5'000'000;
+    rank.Submit(0, TestPrompt(10, 0, 0), 4);
+    rank.Step();
+    Request plain = TestRank::Make(1, TestPrompt(10, 0, 1), 1), late = TestRank::Make(2, TestPrompt(10, 0, 2), 1);
+    Request soon = TestRank::Make(3, TestPrompt(10, 0, 3), 1), wait = TestRank::Make(4, TestPrompt(10, 0, 4), 1);
+    late.deadline_us = rank.now + 900'000;
+    soon.deadline_us = rank.now + 200'000;
+    wait.max_wait_us = 500'000;
+    for (Request* request : {&plain, &late, &soon, &wait}) rank.Submit(std::move(*request));
+    rank.RunAll();
+    EXPECT_EQ(FinishOrder(rank),
+              horizon > 0 ? (std::vector<std::int64_t>{0, 3, 4, 2, 1}) : (std::vector<std::int64_t>{0, 1, 2, 3, 4}));
+  }
+}
+
+TEST(Scheduler, ADeadlineDoesNotPassWhoWaitedTheHorizon) {
+  SchedulerOptions options = TestOptions();
+  options.slots = 1;
+  options.due_horizon_us = 1'000'000;
+  TestRank rank(options);
+  rank.Submit(0, TestPrompt(10, 0, 0), 4);
+  rank.Step();
+  rank.Submit(1, TestPrompt(10, 0, 1), 1);
+  rank.now += 1'000'001;
+  Request urgent = TestRank::Make(2, TestPrompt(10, 0, 2), 1);
+  urgent.deadline_us = rank.now + 1000;
+  rank.Submit(std::move(urgent));
+  rank.RunAll();
+  EXPECT_EQ(FinishOrder(rank), (std::vector<std::int64_t>{0, 1, 2}));
+}
+
 TEST(Scheduler, WaitsAndDeadlinesRunOut) {
   SchedulerOptions options = TestOptions();
   options.slots = 1;
@@ -191,6 +236,25 @@ TEST(Scheduler, RefusalsNameValueAndLimit) {
   EXPECT_EQ(rank->stats().refused, 7);
   EXPECT_EQ(rank.finished.size(), 9u);
   rank.ExpectAllFree();
+}
+
+// Prompt tokens that wait are bounded too, but one request may always wait.
+TEST(Scheduler, AQueueOfTooManyTokensRefuses) {
+  SchedulerOptions options = TestOptions();
+  options.slots = 1;
+  options.queue_tokens_max = 500;
+  TestRank rank(options);
+  rank.Submit(0, TestPrompt(10, 0, 0), 50);
+  rank.Step();
+  rank.Submit(1, TestPrompt(600, 0, 1), 1);
+  EXPECT_TRUE(rank.finished.empty());
+  rank.Submit(2, TestPrompt(10, 0, 2), 1);
+  ASSERT_EQ(rank.finished.size(), 1u);
+  EXPECT_EQ(rank.finished[0].error.message,
+            "600 prompt tokens are waiting and 10 more exceed the limit of 500; try again "
+            "later");
+  rank.RunAll();
+  EXPECT_EQ(rank.finished.size(), 3u);
 }
 
 TEST(Scheduler, OptionsAreValidated) {

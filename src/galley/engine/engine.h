@@ -22,6 +22,10 @@
 #include "galley/kv/replay.h"
 #include "galley/sched/scheduler.h"
 
+namespace galley::backend {
+class Backend;
+}
+
 namespace galley::engine {
 
 struct EngineOptions {
@@ -32,13 +36,15 @@ struct EngineOptions {
   int max_seqs = 16;             // sequences that run at once
   int step_rows_max = 512;       // rows of one step, prompts and decodes together
   int blocks = 0;                // history blocks of 128 tokens; 0: enough for max_seqs sequences of max_seq_len
-  int snapshots = 0;             // saved slots; 0: off
+  int snapshots = 0;             // saved slots, kept where a next turn will match; 0: off
   kv::ReplayMode replay = kv::ReplayMode::kBounded;
   int decoder_keep = 0;        // decoder truncation: prompt rows that run the decoder layers; 0: all
   double itl_target_s = 0.05;  // predicted step time that prefill chunks are cut to while sequences decode
   int queue_max = 4096;
   std::int64_t memory_limit = 0;  // bytes that the memory plan may take; 0: what the process may use
-  bool synchronous = false;       // plan a step only when the one before has ended; same tokens, for debugging
+  // Puts something around the backend, for tests and tracing; empty: nothing.
+  std::function<std::unique_ptr<backend::Backend>(std::unique_ptr<backend::Backend>)> wrap_backend = {};
+  bool synchronous = false;  // plan a step only when the one before has ended; same tokens, for debugging
 };
 
 // The memory plan of an engine with these options, without loading anything; model_dir is not read. Errors:
@@ -73,6 +79,10 @@ struct EngineRequest {
   int priority = 0;
   double deadline_s = 0;  // from now; 0: none
   bool use_cache = true;
+  // Prompt lengths at which a next turn will match, ascending; empty: after the prompt's last <｜Assistant｜>, since
+  // later prompts drop the reasoning that follows. For engines with snapshots.
+  std::vector<Position> snapshot_points = {};
+  bool output_is_kept = false;  // the next turn will hold the whole output: a snapshot is taken at its end too
   std::string cache_salt = {};  // requests share cached prefixes only with equal salts
 };
 
@@ -81,6 +91,7 @@ struct EngineRequest {
 
 struct StartedEvent {
   double waited_s = 0;
+  std::string kind;                  // of start: cold, bounded, exact, snapshot
   std::int64_t cached_tokens = 0;    // prompt tokens whose history was found
   std::int64_t replayed_tokens = 0;  // of those, run again to rebuild state
   std::string hit_limit;             // why no more were found
@@ -131,6 +142,10 @@ struct EngineStats {
   int running = 0;
   int waiting = 0;
   int steps_failed = 0;
+  int blocks = 0;         // in all
+  int blocks_active = 0;  // held by sequences or by a step that runs
+  int blocks_cached = 0;
+  int slots_free = 0;
 };
 
 class Engine {
@@ -148,15 +163,18 @@ class Engine {
   [[nodiscard]] const MemoryPlan& memory_plan() const;
   [[nodiscard]] std::int64_t memory_limit() const;
 
-  // Errors, without any event: kInvalidArgument naming field, value and limit; kUnavailable after Drain or Stop. What
-  // is refused later (queue full, never fits) comes as a FinishedEvent with kError.
+  // Errors, without any event: kInvalidArgument naming field, value and limit; kResourceExhausted when as many requests
+  // wait as may; kUnavailable after Drain or Stop. What is refused later (never fits) comes as FinishedEvents with
+  // kError.
   [[nodiscard]] Result<RequestId> Submit(EngineRequest request, EventSink sink);
   void Cancel(RequestId request);
   [[nodiscard]] EngineStats stats() const;
   // Takes no more requests and returns when those accepted have ended.
   void Drain();
+  // Takes no more requests, cancels those accepted and returns when they have ended.
+  void Stop();
 
-  // Offline: all requests together; results in their order.
+  // Offline: all requests together, as many at once as the queue holds; results in their order.
   [[nodiscard]] Result<std::vector<EngineResult>> Generate(std::vector<EngineRequest> requests);
 
  private:

@@ -32,8 +32,9 @@ Executor::Executor(LoadedModel& loaded, int slots, int snapshots, std::function<
 
 Status Executor::Prepare() {
   if (snapshot_count_ > 0) {
-    ASSIGN_OR_RETURN(model::StateStorage places, model::StateStorage::Create(loaded_.backend(), loaded_.config(),
-                                                                             snapshot_count_, snapshot_count_));
+    ASSIGN_OR_RETURN(model::StateStorage places,
+                     model::StateStorage::Create(loaded_.backend(), loaded_.config(), snapshot_count_, snapshot_count_,
+                                                 loaded_.state().layout().rewind));
     snapshots_ = std::make_unique<model::StateStorage>(std::move(places));
   }
   thread_ = std::thread([this] { Loop(); });
@@ -119,10 +120,13 @@ void Executor::UpdateTables(const sched::StepPlan& plan) {
 
 model::SequenceInput Executor::DecodeInput(const sched::SequenceRows& rows) {
   CHECK(rows.rows == 1) << rows.rows << " decode rows without drafts";
-  const std::vector<TokenId>& output = histories_.at(rows.sequence).output;
+  // A sequence whose draw failed with an earlier step has nothing to go on with. It has ended, and this step was
+  // planned before that was known: the row is dead, and any token does.
+  static constexpr TokenId kDead = 0;
+  const std::vector<TokenId>& output = histories_[rows.sequence].output;
   return {.slot = rows.slot,
           .start = rows.begin,
-          .tokens = std::span(output).last(1),
+          .tokens = output.empty() ? std::span(&kDead, 1) : std::span(output).last(1),
           .blocks = tables_[static_cast<std::size_t>(rows.slot.value)],
           .history_from = rows.write_from,
           .encoder_floor = rows.encoder_floor,

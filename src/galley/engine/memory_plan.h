@@ -19,6 +19,7 @@ struct MemoryOptions {
   int blocks = 0;
   int slots = 0;
   int snapshots = 0;
+  model::RewindRows rewind = {};
 };
 
 enum class MemoryKind {

@@ -31,7 +31,6 @@ Status SchedulerOptions::Validate() const {
       Range{"branches_max", branches_max, 1, 1 << 16},
       Range{"max_wait_us", max_wait_us, 1, std::numeric_limits<std::int64_t>::max() / 4},
       Range{"priority_step_us", priority_step_us, 0, kMany},
-      Range{"due_horizon_us", due_horizon_us, 0, kMany},
       Range{"share_wait_us", share_wait_us, 0, std::numeric_limits<std::int64_t>::max() / 4},
   };
   for (const Range& range : ranges) {

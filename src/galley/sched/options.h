@@ -30,9 +30,6 @@ struct SchedulerOptions {
   int branches_max = 128;                    // n of one request
   TimeUs max_wait_us = 600'000'000;          // default of Request::max_wait_us
   TimeUs priority_step_us = 10'000'000;      // one priority level counts as this much earlier arrival
-  // A request that is due (deadline, or longest wait for its first row) within this time counts as arrived so much
-  // earlier as it is due sooner: of two, the one that is due first goes first. 0: due times do not matter to the order.
-  TimeUs due_horizon_us = 30'000'000;
   TimeUs share_wait_us = 2'000'000;          // wait for a block that another computes, without progress of that one
 
   kv::ReplaySpec replay;

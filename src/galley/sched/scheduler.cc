@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "galley/base/check.h"
@@ -17,6 +18,12 @@ namespace {
 constexpr std::array<std::string_view, 4> kReasonLabels = {"stop", "length", "cancelled", "error"};
 constexpr std::array<std::string_view, 6> kStateLabels = {"waiting",  "awaiting_prefix", "prefilling",
                                                           "decoding", "preempted",       "ended"};
+
+// Rounds towards minus infinity; with nothing to divide by, every value is a window of its own.
+TimeUs FloorDiv(TimeUs value, TimeUs by) {
+  if (by <= 0) return value;
+  return value >= 0 ? value / by : -((-value + by - 1) / by);
+}
 
 }  // namespace
 
@@ -137,17 +144,17 @@ void Scheduler::Arrive(Request request, TimeUs now) {
   record->arrival_us = now;
   const Request& kept = record->request;
   Sequence& sequence = NewSequence(*record, 0);
-  const TimeUs wait = kept.max_wait_us > 0 ? kept.max_wait_us : options_.max_wait_us;
-  const TimeUs due = kept.deadline_us > 0 ? std::min(kept.deadline_us, now + wait) : now + wait;
-  // Fixed now, so that nobody is overtaken for ever: by none that arrives a horizon later, priorities apart.
-  const TimeUs arrival =
-      options_.due_horizon_us > 0 ? std::min(now, std::max(due, now) - options_.due_horizon_us) : now;
-  sequence.order = {
-      .virtual_arrival = arrival - kept.priority * options_.priority_step_us, .number = next_number_++, .branch = 0};
+  const TimeUs virtual_arrival = now - kept.priority * options_.priority_step_us;
+  sequence.order = {.window = FloorDiv(virtual_arrival, options_.priority_step_us),
+                    .deadline = kept.deadline_us > 0 ? kept.deadline_us : std::numeric_limits<TimeUs>::max(),
+                    .virtual_arrival = virtual_arrival,
+                    .number = next_number_++,
+                    .branch = 0};
   sequence.tokens = kept.prompt;
   sequence.keys = std::move(record->request.keys);
   sequence.limit = sequence.length() + kept.max_tokens;
   sequence.state = Waiting{};
+  const TimeUs wait = kept.max_wait_us > 0 ? kept.max_wait_us : options_.max_wait_us;
   SetTimer(sequence.wait_timer, TimerKind::kWait, sequence.id, now + wait);
   if (kept.deadline_us > 0) SetTimer(sequence.deadline_timer, TimerKind::kDeadline, sequence.id, kept.deadline_us);
   ++waiting_;

@@ -162,7 +162,13 @@ class Scheduler {
   void WakeAll(const std::vector<SequenceId>& waiters);
   [[nodiscard]] bool FindsBlocks(const Sequence& sequence) const;
   [[nodiscard]] bool HasRoom(const Sequence& sequence, int hits) const;
-  [[nodiscard]] kv::PrefillPlan MakePlan(Sequence& sequence, int hits) const;
+  // Of a first admission also what the sequence is to record. Gives up blocks of the hit that do not fit.
+  struct Start {
+    std::optional<kv::RecordedStart> record;
+    kv::PrefillPlan plan;
+  };
+  [[nodiscard]] Start MakeStart(const Sequence& sequence, std::vector<kv::BlockRef>& hit) const;
+  [[nodiscard]] kv::PromptFacts Facts(const Sequence& sequence, std::span<const kv::BlockRef> hit) const;
   void StartPrefill(Sequence& sequence, std::vector<kv::BlockRef> table, int hits, kv::PrefillPlan plan);
   void Restore(Sequence& sequence, const Held& held, const kv::PrefillPlan& plan, int hits);
   void ReportStart(Sequence& sequence, const kv::PrefillPlan& plan, kv::HitLimit limit, TimeUs now);

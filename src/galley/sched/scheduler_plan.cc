@@ -348,7 +348,8 @@ void Scheduler::SaveSnapshot(Sequence& sequence, Position position) {
   const kv::SnapshotPoint point{
       .position = position,
       .restart_from = std::max(held.restart_from, position - options_.replay.snapshot_depth()),
-      .encoder_floor = held.encoder_floor};
+      .encoder_floor = held.encoder_floor,
+      .lineage = sequence.start->lineage};
   if (position < 1 || point.restart_from > position || !request.use_cache) return;
   // Steps in flight go on writing rows behind the position before the copy is made, and may write one more than the
   // rings can take back: the newest token's own.

@@ -116,7 +116,8 @@ void Scheduler::Publish(Sequence& sequence, Held& held) {
     const BlockId parent = block == 0 ? BlockId() : held.table[static_cast<std::size_t>(block) - 1].id();
     const auto begin = static_cast<std::size_t>(block) * kv::kBlockTokens;
     (void)cache_.Publish(held.table[kv::Idx(block)].id(), sequence.keys.blocks[kv::Idx(block)], parent,
-                         sequence.keys.parent(block), tokens.subspan(begin, kv::kBlockTokens));
+                         sequence.keys.parent(block), tokens.subspan(begin, kv::kBlockTokens),
+                         kv::OriginAt(sequence.start->lineage, Position{block} * kv::kBlockTokens));
     WakeAll(promises_.Settle(sequence.keys.blocks[kv::Idx(block)], sequence.id));
     held.promised_from = std::max(held.promised_from, std::min(block + 1, held.promised_to));
   }

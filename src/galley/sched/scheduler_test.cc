@@ -134,49 +134,31 @@ TEST(Scheduler, HigherPriorityGoesFirstButNobodyIsOvertakenForEver) {
   EXPECT_EQ(order, (std::vector<std::int64_t>{0, 2, 1, 3}));
 }
 
-std::vector<std::int64_t> FinishOrder(const TestRank& rank) {
-  std::vector<std::int64_t> order;
-  for (const Finished& event : rank.finished) order.push_back(event.request.value);
-  return order;
-}
-
-// Of requests that are due within the horizon the one that is due first goes first; those without a deadline go by
-// their arrival, and one that came a horizon before is overtaken by nobody.
-TEST(Scheduler, TheEarlierDeadlineGoesFirst) {
-  for (const TimeUs horizon : {TimeUs{0}, TimeUs{1'000'000}}) {
-    SchedulerOptions options = TestOptions();
-    options.slots = 1;
-    options.due_horizon_us = horizon;
-    TestRank rank(options);
-    rank.now = 5'000'000;
-    rank.Submit(0, TestPrompt(10, 0, 0), 4);
-    rank.Step();
-    Request plain = TestRank::Make(1, TestPrompt(10, 0, 1), 1), late = TestRank::Make(2, TestPrompt(10, 0, 2), 1);
-    Request soon = TestRank::Make(3, TestPrompt(10, 0, 3), 1), wait = TestRank::Make(4, TestPrompt(10, 0, 4), 1);
-    late.deadline_us = rank.now + 900'000;
-    soon.deadline_us = rank.now + 200'000;
-    wait.max_wait_us = 500'000;
-    for (Request* request : {&plain, &late, &soon, &wait}) rank.Submit(std::move(*request));
-    rank.RunAll();
-    EXPECT_EQ(FinishOrder(rank),
-              horizon > 0 ? (std::vector<std::int64_t>{0, 3, 4, 2, 1}) : (std::vector<std::int64_t>{0, 1, 2, 3, 4}));
-  }
-}
-
-TEST(Scheduler, ADeadlineDoesNotPassWhoWaitedTheHorizon) {
+TEST(Scheduler, EarliestDeadlineGoesFirstWithinAPriority) {
   SchedulerOptions options = TestOptions();
   options.slots = 1;
-  options.due_horizon_us = 1'000'000;
+  options.priority_step_us = 10'000'000;
   TestRank rank(options);
+  rank.now = 20'000'000;  // the begin of a window
   rank.Submit(0, TestPrompt(10, 0, 0), 4);
   rank.Step();
-  rank.Submit(1, TestPrompt(10, 0, 1), 1);
-  rank.now += 1'000'001;
-  Request urgent = TestRank::Make(2, TestPrompt(10, 0, 2), 1);
-  urgent.deadline_us = rank.now + 1000;
-  rank.Submit(std::move(urgent));
+  const auto submit = [&](std::int64_t id, TimeUs deadline, int priority = 0) {
+    Request request = TestRank::Make(id, TestPrompt(10, 0, id), 1);
+    if (deadline > 0) request.deadline_us = rank.now + deadline;
+    request.priority = priority;
+    rank.Submit(std::move(request));
+  };
+  submit(1, 0);
+  submit(2, 9'000'000);
+  submit(3, 0);
+  submit(4, 5'000'000);
+  submit(5, 3'000'000, -1);  // a level lower: behind all others, whatever its deadline
+  submit(6, 7'000'000);
+  submit(7, 0, 1);  // a level higher: before them
   rank.RunAll();
-  EXPECT_EQ(FinishOrder(rank), (std::vector<std::int64_t>{0, 1, 2}));
+  std::vector<std::int64_t> order;
+  for (const Finished& event : rank.finished) order.push_back(event.request.value);
+  EXPECT_EQ(order, (std::vector<std::int64_t>{0, 7, 4, 6, 2, 1, 3, 5}));
 }
 
 TEST(Scheduler, WaitsAndDeadlinesRunOut) {

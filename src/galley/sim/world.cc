@@ -41,7 +41,6 @@ sched::SchedulerOptions World::RandomOptions(Dice& dice) {
   options.queue_max = dice.Chance(0.1) ? dice.Int(1, 8) : 100'000;
   options.max_wait_us = dice.Chance(0.2) ? 1'000'000 : 1'000'000'000'000;
   options.priority_step_us = dice.Int(0, 1'000'000);
-  options.due_horizon_us = dice.Chance(0.5) ? 0 : dice.Int(0, 3'000'000);
   options.share_wait_us = dice.Chance(0.3) ? dice.Int(0, 5000) : 2'000'000;
   kv::ReplaySpec& replay = options.replay;
   replay.window = dice.Int(2, 40);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "galley/engine/engine.h"
 
+#include <algorithm>
+
 #include "galley/engine/engine_impl.h"
 #include "galley/model/config_file.h"
 #include "galley/model/model_dir.h"
@@ -19,6 +21,27 @@ kv::ReplaySpec ReplayFor(const EngineOptions& options, const SpeculationOptions&
   spec.truncation = options.decoder_keep > 0 ? kv::Truncation::kCompact : kv::Truncation::kOff;
   if (options.decoder_keep > 0) spec.keep = options.decoder_keep;
   return spec;
+}
+
+// Adds an event to what came of its request so far.
+void Collect(const EngineEvent& event, EngineResult& result) {
+  if (const auto* started = std::get_if<StartedEvent>(&event)) {
+    result.start = *started;
+  } else if (const auto* prompt = std::get_if<PromptEvent>(&event)) {
+    result.prompt_logprobs.insert(result.prompt_logprobs.end(), prompt->tokens.begin(), prompt->tokens.end());
+  } else if (const auto* token = std::get_if<TokenEvent>(&event)) {
+    BranchResult& branch = result.branches[static_cast<std::size_t>(token->branch)];
+    branch.tokens.push_back(token->token);
+    branch.text += token->text;
+  } else if (const auto* finished = std::get_if<FinishedEvent>(&event)) {
+    BranchResult& branch = result.branches[static_cast<std::size_t>(finished->branch)];
+    branch.reason = finished->reason;
+    branch.error = finished->error;
+    branch.text += finished->text;
+    branch.stop_string = finished->stop_string;
+    branch.stop_id = finished->stop_id;
+    branch.speculation = finished->speculation;
+  }
 }
 
 // A restored sequence restarts at most snapshot_depth rows before the snapshot's position: without truncation in every
@@ -59,7 +82,8 @@ LoadOptions LoadOptionsFor(const EngineOptions& options, const Resolved& resolve
           .max_seq_len = options.max_seq_len,
           .longest = 0,
           .snapshots = options.snapshots,
-          .memory_limit = options.memory_limit};
+          .memory_limit = options.memory_limit,
+          .wrap_backend = options.wrap_backend};
 }
 
 }  // namespace
@@ -76,6 +100,7 @@ Engine::~Engine() {
   {
     std::lock_guard lock(impl_->mutex);
     impl_->closed = true;
+    impl_->cancel_all = true;
     impl_->stopping = true;
   }
   impl_->wake.notify_all();
@@ -89,6 +114,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   ASSIGN_OR_RETURN(const Resolved resolved, Resolve(options, config.config));
   ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Load(LoadOptionsFor(options, resolved)));
   auto impl = std::make_unique<Impl>(std::move(loaded), options);
+  ASSIGN_OR_RETURN(impl->digest, DigestModel(options.model_dir));
   impl->assistant_id = impl->loaded.tokenizer().AddedIdOf("<｜Assistant｜>");
   sched::SchedulerOptions scheduling;
   scheduling.blocks = impl->loaded.state().blocks();
@@ -99,7 +125,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   scheduling.steps_in_flight_max = options.synchronous ? 1 : 2;
   scheduling.max_seq_len = impl->loaded.max_seq_len();
   scheduling.itl_target_us = static_cast<sched::TimeUs>(options.itl_target_s * 1e6);
-  scheduling.queue_max = options.queue_max;
+  // Submit keeps to the limit; the scheduler cannot tell yet which of those that arrive together will run at once.
+  scheduling.queue_max = options.queue_max + options.max_seqs;
   scheduling.replay = resolved.replay;
   ASSIGN_OR_RETURN(impl->scheduler, sched::Scheduler::Create(scheduling));
   Impl* shared = impl.get();
@@ -136,10 +163,18 @@ EngineStats Engine::stats() const {
   return impl_->stats;
 }
 
+void Engine::Stop() {
+  std::unique_lock lock(impl_->mutex);
+  impl_->closed = true;
+  impl_->cancel_all = true;
+  impl_->wake.notify_all();
+  impl_->request_ended.wait(lock, [this] { return impl_->open_requests == 0; });
+}
+
 void Engine::Drain() {
   std::unique_lock lock(impl_->mutex);
   impl_->closed = true;
-  impl_->drained.wait(lock, [this] { return impl_->open_requests == 0; });
+  impl_->request_ended.wait(lock, [this] { return impl_->open_requests == 0; });
 }
 
 Result<std::vector<EngineResult>> Engine::Generate(std::vector<EngineRequest> requests) {
@@ -149,39 +184,30 @@ Result<std::vector<EngineResult>> Engine::Generate(std::vector<EngineRequest> re
   std::size_t open = requests.size();
   for (std::size_t i = 0; i < requests.size(); ++i) {
     EngineResult& result = results[i];
-    result.branches.resize(static_cast<std::size_t>(std::max(requests[i].n, 0)));
+    result.branches.resize(static_cast<std::size_t>(std::clamp(requests[i].n, 1, kBranchesMax)));
     const auto sink = [&result, &mutex, &done, &open](const EngineEvent& event) {
-      if (const auto* started = std::get_if<StartedEvent>(&event)) {
-        result.start = *started;
-      } else if (const auto* prompt = std::get_if<PromptEvent>(&event)) {
-        result.prompt_logprobs.insert(result.prompt_logprobs.end(), prompt->tokens.begin(), prompt->tokens.end());
-      } else if (const auto* token = std::get_if<TokenEvent>(&event)) {
-        BranchResult& branch = result.branches[static_cast<std::size_t>(token->branch)];
-        branch.tokens.push_back(token->token);
-        branch.text += token->text;
-      } else if (const auto* finished = std::get_if<FinishedEvent>(&event)) {
-        BranchResult& branch = result.branches[static_cast<std::size_t>(finished->branch)];
-        branch.reason = finished->reason;
-        branch.error = finished->error;
-        branch.text += finished->text;
-        branch.stop_string = finished->stop_string;
-        branch.stop_id = finished->stop_id;
-        branch.speculation = finished->speculation;
-        if (!finished->request_done) return;
-        std::lock_guard lock(mutex);
-        --open;
-        done.notify_all();
-      }
-    };
-    const Result<RequestId> id = Submit(std::move(requests[i]), sink);
-    if (!id) {
-      for (BranchResult& branch : result.branches) {
-        branch.reason = sched::FinishReason::kError;
-        branch.error = id.error();
-      }
+      Collect(event, result);
+      const auto* finished = std::get_if<FinishedEvent>(&event);
+      if (finished == nullptr || !finished->request_done) return;
       std::lock_guard lock(mutex);
       --open;
+      done.notify_all();
+    };
+    Result<RequestId> id = Submit(requests[i], sink);
+    while (!id && id.error().code == ErrorCode::kResourceExhausted) {
+      {
+        std::unique_lock lock(impl_->mutex);
+        impl_->request_ended.wait(lock, [this] { return impl_->HasRoom() || impl_->closed; });
+      }
+      id = Submit(requests[i], sink);
     }
+    if (id) continue;
+    for (BranchResult& branch : result.branches) {
+      branch.reason = sched::FinishReason::kError;
+      branch.error = id.error();
+    }
+    std::lock_guard lock(mutex);
+    --open;
   }
   std::unique_lock lock(mutex);
   done.wait(lock, [&open] { return open == 0; });

@@ -23,6 +23,10 @@
 #include "galley/kv/replay.h"
 #include "galley/sched/scheduler.h"
 
+namespace galley::backend {
+class Backend;
+}
+
 namespace galley::engine {
 
 struct EngineOptions {
@@ -40,7 +44,9 @@ struct EngineOptions {
   int queue_max = 4096;
   SpeculationOptions speculation;
   std::int64_t memory_limit = 0;  // bytes that the memory plan may take; 0: what the process may use
-  bool synchronous = false;       // plan a step only when the one before has ended; same tokens, for debugging
+  // Puts something around the backend, for tests and tracing; empty: nothing.
+  std::function<std::unique_ptr<backend::Backend>(std::unique_ptr<backend::Backend>)> wrap_backend = {};
+  bool synchronous = false;  // plan a step only when the one before has ended; same tokens, for debugging
 };
 
 // The memory plan of an engine with these options, without loading anything; model_dir is not read. Errors:
@@ -141,6 +147,10 @@ struct EngineStats {
   int running = 0;
   int waiting = 0;
   int steps_failed = 0;
+  int blocks = 0;         // in all
+  int blocks_active = 0;  // held by sequences or by a step that runs
+  int blocks_cached = 0;
+  int slots_free = 0;
 };
 
 class Engine {
@@ -158,15 +168,18 @@ class Engine {
   [[nodiscard]] const MemoryPlan& memory_plan() const;
   [[nodiscard]] std::int64_t memory_limit() const;
 
-  // Errors, without any event: kInvalidArgument naming field, value and limit; kUnavailable after Drain or Stop. What
-  // is refused later (queue full, never fits) comes as a FinishedEvent with kError.
+  // Errors, without any event: kInvalidArgument naming field, value and limit; kResourceExhausted when as many requests
+  // wait as may; kUnavailable after Drain or Stop. What is refused later (never fits) comes as FinishedEvents with
+  // kError.
   [[nodiscard]] Result<RequestId> Submit(EngineRequest request, EventSink sink);
   void Cancel(RequestId request);
   [[nodiscard]] EngineStats stats() const;
   // Takes no more requests and returns when those accepted have ended.
   void Drain();
+  // Takes no more requests, cancels those accepted and returns when they have ended.
+  void Stop();
 
-  // Offline: all requests together; results in their order.
+  // Offline: all requests together, as many at once as the queue holds; results in their order.
   [[nodiscard]] Result<std::vector<EngineResult>> Generate(std::vector<EngineRequest> requests);
 
  private:

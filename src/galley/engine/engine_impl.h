@@ -16,8 +16,11 @@
 #include "galley/engine/branch_text.h"
 #include "galley/engine/engine.h"
 #include "galley/engine/executor.h"
+#include "galley/engine/model_digest.h"
 
 namespace galley::engine {
+
+inline constexpr int kBranchesMax = 128;  // n of one request
 
 struct Arrival {
   sched::Request request;
@@ -52,11 +55,12 @@ struct Engine::Impl {
   // --- Shared between threads, guarded by mutex ---
   mutable std::mutex mutex;
   std::condition_variable wake;  // of the engine's thread
-  std::condition_variable drained;
+  std::condition_variable request_ended;
   std::deque<Arrival> arrivals;
   std::deque<RequestId> cancellations;
   bool outcome_ready = false;
   bool closed = false;  // takes no more requests
+  bool cancel_all = false;
   bool stopping = false;
   std::int64_t next_id = 0;
   std::int64_t open_requests = 0;
@@ -68,6 +72,7 @@ struct Engine::Impl {
   // --- The engine's thread only ---
   LoadedModel loaded;
   EngineOptions options;
+  ModelDigest digest;
   std::optional<TokenId> assistant_id;  // ends a prompt; constant
   std::unique_ptr<sched::Scheduler> scheduler;
   std::unique_ptr<Executor> executor;
@@ -81,6 +86,11 @@ struct Engine::Impl {
         .count();
   }
 
+  // Whether one more request may come: those that run, one sequence each, and those that wait. Requires the mutex.
+  [[nodiscard]] bool HasRoom() const { return open_requests < std::int64_t{options.queue_max} + options.max_seqs; }
+
+  // Of block keys. The salt keeps tenants apart.
+  [[nodiscard]] kv::BlockKey RootKey(std::string_view salt) const;
   // engine_submit.cc: what the draws and the text need, taken out of the request.
   [[nodiscard]] Result<std::shared_ptr<const DrawContext>> MakeContext(EngineRequest& request);
 

@@ -16,7 +16,8 @@ void Engine::Impl::TakeEvents() {
     arrived.swap(arrivals);
     cancelled.swap(cancellations);
     outcome_ready = false;
-    end_all = stopping;
+    end_all = cancel_all;
+    cancel_all = false;
   }
   for (Arrival& arrival : arrived) {
     std::vector<LiveBranch> branches;
@@ -165,7 +166,7 @@ void Engine::Impl::ReportFinished(const sched::Finished& event) {
   live.erase(found);
   std::lock_guard lock(mutex);
   --open_requests;
-  drained.notify_all();
+  request_ended.notify_all();
 }
 
 // Turns what the scheduler reports into events of the requests.
@@ -200,6 +201,10 @@ void Engine::Impl::UpdateStats() {
   stats.speculation = speculation;
   stats.running = scheduler->running();
   stats.waiting = scheduler->waiting();
+  stats.blocks = scheduler->cache().total();
+  stats.blocks_active = scheduler->cache().active();
+  stats.blocks_cached = scheduler->cache().cached();
+  stats.slots_free = scheduler->slots().available();
 }
 
 void Engine::Impl::Loop() {
@@ -212,16 +217,20 @@ void Engine::Impl::Loop() {
       executor->Enqueue(MakeJob(*plan));
       planned = true;
     }
-    Report();
     UpdateStats();
+    Report();
     if (planned) continue;
 
     std::unique_lock lock(mutex);
     if (stopping && in_flight.empty()) return;
     const auto ready = [this] {
-      return outcome_ready || !arrivals.empty() || !cancellations.empty() || (stopping && in_flight.empty());
+      return outcome_ready || !arrivals.empty() || !cancellations.empty() || cancel_all ||
+             (stopping && in_flight.empty());
     };
-    if (const std::optional<sched::TimeUs> timer = scheduler->next_timer()) {
+    // With as many steps in flight as may be, a timer that is due is looked at when the first of them ends.
+    const bool full = scheduler->steps_in_flight() >= scheduler->options().steps_in_flight_max;
+    const std::optional<sched::TimeUs> timer = full ? std::nullopt : scheduler->next_timer();
+    if (timer) {
       wake.wait_for(lock, std::chrono::microseconds(std::max<sched::TimeUs>(*timer - Now(), 0)), ready);
     } else {
       wake.wait(lock, ready);

@@ -49,12 +49,12 @@ Status Executor::PlanVerify(const StepJob& job) {
   for (std::size_t i = 0; i < job.plan.decode.size(); ++i) {
     const sched::SequenceRows& rows = job.plan.decode[i];
     const StepJob::Draw& draw = job.draws[static_cast<std::size_t>(rows.first_draw)];
-    const History& history = histories_.at(rows.sequence);
+    const History& history = histories_[rows.sequence];
     const std::vector<TokenId>& prompt = draw.context->prompt;
     const auto newest = static_cast<Position>(prompt.size() + history.output.size()) - 1;
-    CHECK(newest >= rows.begin) << "sequence " << rows.sequence.value << " is at " << newest << ", planned from "
-                                << rows.begin;
-    if (history.ended || newest >= rows.row_limit) continue;
+    // A step that failed drew nothing for its sequences, which have ended; this one was planned before that was known.
+    const bool failed = history.output.empty() || newest < rows.begin;
+    if (failed || history.ended || newest >= rows.row_limit) continue;
     verifies_[i] = {.tokens = {history.output.back()}, .begin = newest};
     const auto most = static_cast<int>(std::min<Position>(rows.rows, rows.row_limit - newest)) - 1;
     if (drafter_ == nullptr || most < 1) continue;
@@ -96,7 +96,7 @@ void Executor::StartMasks(const StepJob& job) {
   mask_of_.assign(job.draws.size(), -1);
   std::size_t masks = 0;
   for (std::size_t at = 0; at < job.draws.size(); ++at) {
-    const History& history = histories_.at(job.plan.draws[at]);
+    const History& history = histories_[job.plan.draws[at]];
     if (history.constraint == nullptr || history.ended) continue;
     // Draws of decoding sequences come first, in the order of plan.decode.
     const auto drafts = at < verifies_.size() ? verifies_[at].drafts() : std::span<const TokenId>();
@@ -147,7 +147,7 @@ Status Executor::DrawVerified(const StepJob& job, std::size_t decode, std::span<
   const Verify& verify = verifies_[decode];
   const auto at = static_cast<std::size_t>(rows.first_draw);
   const StepJob::Draw& draw = job.draws[at];
-  History& history = histories_.at(rows.sequence);
+  History& history = histories_[rows.sequence];
   const std::span<const TokenId> drafts = verify.drafts();
   std::span<const float> draft_logits;
   if (verify.draft_logits != nullptr && !drafts.empty()) {

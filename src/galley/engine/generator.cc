@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "galley/backend/sampling.h"
@@ -154,6 +155,11 @@ Status SamplingParams::Validate() const {
   RETURN_IF_ERROR(CheckRange("top-p", top_p, 0, 1, /*low_open=*/true));
   RETURN_IF_ERROR(CheckRange("min-p", min_p, 0, 1));
   RETURN_IF_ERROR(CheckRange("top-k", top_k, 0, 1 << 30));
+  constexpr auto kSeedMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  if (seed > kSeedMax) {
+    return Err(ErrorCode::kInvalidArgument,
+               fmt::format("{} is outside 0 … {}", static_cast<std::int64_t>(seed), kSeedMax), "seed");
+  }
   return CheckRange("logprobs", top_logprobs, -1, kTopLogprobsMax);
 }
 

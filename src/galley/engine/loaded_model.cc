@@ -95,6 +95,7 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   RETURN_IF_ERROR(CheckRange("threads", options.threads, 0, kThreadsMax));
   LoadedModel loaded;
   ASSIGN_OR_RETURN(loaded.backend_, MakeBackend(options));
+  if (options.wrap_backend) loaded.backend_ = options.wrap_backend(std::move(loaded.backend_));
   ASSIGN_OR_RETURN(model::Checkpoint checkpoint, model::Checkpoint::Open(options.model_dir));
   loaded.checkpoint_ = std::make_unique<model::Checkpoint>(std::move(checkpoint));
   const model::Config& config = loaded.config();

@@ -2,6 +2,8 @@
 // What the server does to clients that are slow, greedy, broken or hostile.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -168,6 +170,30 @@ TEST(HttpLimits, ConnectionsOverTheLimitAreTold) {
   RawClient fourth(server.port());
   fourth.Send("GET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
   EXPECT_THAT(fourth.Until("GET  "), StartsWith("HTTP/1.1 200 OK\r\n"));
+}
+
+// Without a descriptor for it a connection waits in the system's queue; it is taken as soon as there is one again.
+TEST(HttpLimits, RunningOutOfDescriptorsIsSurvived) {
+  TestServer server;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  RawClient client(server.port());
+  RawClient waiting(server.port());
+  ASSERT_TRUE(Eventually([&] { return server->stats().connections == 2; }));
+  const int lowest_free = dup(0);
+  ASSERT_GE(lowest_free, 0);
+  close(lowest_free);
+  rlimit scarce = before;
+  scarce.rlim_cur = static_cast<rlim_t>(lowest_free) + 1;  // the client's own end takes the last one
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &scarce), 0);
+  RawClient late(server.port());
+  late.Send("GET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(late.Until("GET  ", 150ms), "");
+  EXPECT_EQ(server->stats().accepted, 2);
+  client.Send("GET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_THAT(client.Until("GET  "), StartsWith("HTTP/1.1 200 OK\r\n")) << "others are served meanwhile";
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(late.Until("GET  "), StartsWith("HTTP/1.1 200 OK\r\n"));
 }
 
 TEST(HttpLimits, BodiesThatArriveTogetherHaveACommonLimit) {

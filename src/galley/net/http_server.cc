@@ -100,6 +100,7 @@ class HttpServer::Impl {
   std::vector<std::unique_ptr<Socket>> listeners_;  // on the first shard's thread
   std::size_t next_shard_ = 0;                      // there too
   bool accept_paused_ = false;                      // there too
+  bool scarcity_told_ = false;                      // there too
   bool started_ = false;
 };
 
@@ -150,11 +151,14 @@ void HttpServer::Impl::AcceptWaiting(std::size_t listener) {
     Accepted accepted = Accept(listeners_[listener]->descriptor());
     if (accepted.exhausted) {
       // Waiting would return at once, again and again. The kAcceptPause tick goes on.
-      log::Warning("no descriptor left for another connection; raise the limit on open files");
+      if (!std::exchange(scarcity_told_, true)) {
+        log::Warning("no descriptor left for another connection; raise the limit on open files");
+      }
       accept_paused_ = true;
       return;
     }
     if (accepted.descriptor < 0) break;
+    scarcity_told_ = false;
     Open(std::move(accepted), !listening_[listener].unix_path.empty());
   }
   WaitForClients(listener);

@@ -27,7 +27,8 @@ struct TlsFiles {
 };
 
 struct ServerOptions {
-  // "127.0.0.1:8000", "[::1]:0", "localhost:8000", "unix:/run/galley.sock". Port 0 lets the system choose.
+  // "127.0.0.1:8000", "[::1]:0", "localhost:8000" (the first address of the name), "unix:/run/galley.sock". Port 0 lets
+  // the system choose.
   std::vector<std::string> listen = {"127.0.0.1:8000"};
   TlsFiles tls;  // both empty: plain HTTP. Not used on unix sockets.
   int io_threads = 1;

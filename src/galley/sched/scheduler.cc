@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "galley/base/check.h"
@@ -17,6 +18,12 @@ namespace {
 constexpr std::array<std::string_view, 4> kReasonLabels = {"stop", "length", "cancelled", "error"};
 constexpr std::array<std::string_view, 6> kStateLabels = {"waiting",  "awaiting_prefix", "prefilling",
                                                           "decoding", "preempted",       "ended"};
+
+// Rounds towards minus infinity; with nothing to divide by, every value is a window of its own.
+TimeUs FloorDiv(TimeUs value, TimeUs by) {
+  if (by <= 0) return value;
+  return value >= 0 ? value / by : -((-value + by - 1) / by);
+}
 
 }  // namespace
 
@@ -137,8 +144,12 @@ void Scheduler::Arrive(Request request, TimeUs now) {
   record->arrival_us = now;
   const Request& kept = record->request;
   Sequence& sequence = NewSequence(*record, 0);
-  sequence.order = {
-      .virtual_arrival = now - kept.priority * options_.priority_step_us, .number = next_number_++, .branch = 0};
+  const TimeUs virtual_arrival = now - kept.priority * options_.priority_step_us;
+  sequence.order = {.window = FloorDiv(virtual_arrival, options_.priority_step_us),
+                    .deadline = kept.deadline_us > 0 ? kept.deadline_us : std::numeric_limits<TimeUs>::max(),
+                    .virtual_arrival = virtual_arrival,
+                    .number = next_number_++,
+                    .branch = 0};
   sequence.tokens = kept.prompt;
   sequence.keys = std::move(record->request.keys);
   sequence.limit = sequence.length() + kept.max_tokens;

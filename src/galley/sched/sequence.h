@@ -19,8 +19,11 @@
 
 namespace galley::sched {
 
-// Order of service: smaller first. Fixed at arrival, so nobody can be overtaken for ever.
+// Order of service: smaller first. Fixed at arrival, and later windows come after earlier ones, so nobody can be
+// overtaken for ever. Within a window, which is what one priority level is worth, the earliest deadline comes first.
 struct OrderKey {
+  TimeUs window = 0;           // of the virtual arrival
+  TimeUs deadline = 0;         // without one: after all that have one
   TimeUs virtual_arrival = 0;  // arrival less what the priority is worth
   std::int64_t number = 0;     // of the request, by arrival
   int branch = 0;

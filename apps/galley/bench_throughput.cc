@@ -84,6 +84,8 @@ Result<Settings> ReadSettings(const Context& context) {
   engine.step_rows_max = static_cast<int>(values.Int("step-rows"));
   engine.blocks = static_cast<int>(values.Int("blocks"));
   engine.itl_target_s = values.Float("itl-target-ms") * 1e-3;
+  engine.synchronous = values.Bool("sync");
+  engine.memory_limit = values.Int("memory-limit");
   engine.replay = values.String("replay") == "exact" ? kv::ReplayMode::kExact : kv::ReplayMode::kBounded;
   if (values.String("decoder-truncation") == "compact") {
     engine.decoder_keep = static_cast<int>(values.Int("decoder-keep"));

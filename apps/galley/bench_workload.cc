@@ -128,7 +128,8 @@ std::vector<BenchRequest> MakeWorkload(const WorkloadOptions& options, std::span
     const int by_ratio = static_cast<int>(std::round(options.shared_ratio * drawn));
     request.shared = options.shared_tokens > 0 ? options.shared_tokens : std::min(by_ratio, length - 1);
     request.max_tokens = options.output.Draw(lengths);
-    request.seed = MixBits(options.seed + 1) + static_cast<std::uint64_t>(i);
+    // Below 2^63, as seeds of requests are.
+    request.seed = (MixBits(options.seed + 1) >> 2) + static_cast<std::uint64_t>(i);
     UniformStream prefix(MixBits(options.seed + 2) + static_cast<std::uint64_t>(i % options.groups));
     UniformStream own(MixBits(options.seed + 3) + static_cast<std::uint64_t>(i));
     for (int position = 0; position < length; ++position) {

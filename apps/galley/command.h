@@ -46,6 +46,7 @@ Result<int> RunChat(Context& context);
 Result<int> RunTokenize(Context& context);
 Result<int> RunInspect(Context& context);
 Result<int> RunDump(Context& context);
+Result<int> RunServe(Context& context);
 Result<int> RunBench(Context& context);
 Result<int> RunCalibrate(Context& context);
 Result<int> RunPlan(Context& context);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "galley/base/log.h"
 #include "galley/engine/engine_impl.h"
 #include "galley/model/config_file.h"
 #include "galley/model/model_dir.h"
@@ -71,6 +72,7 @@ LoadOptions LoadOptionsFor(const EngineOptions& options, const Resolved& resolve
   const SpeculationOptions& speculation = resolved.speculation;
   return {.model_dir = options.model_dir,
           .backend = options.backend,
+          .isa = options.isa,
           .threads = options.threads,
           .rows_max = options.step_rows_max,
           .logit_rows_max = options.max_seqs * (1 + speculation.draft_tokens),
@@ -141,6 +143,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
         shared->wake.notify_all();
       });
   RETURN_IF_ERROR(impl->executor->Prepare());
+  log::Info("{}", ToText(impl->loaded.memory_plan(), MemoryLimit(options.memory_limit)));
   impl->thread = std::thread([shared] { shared->Loop(); });
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }
@@ -156,6 +159,18 @@ const MemoryPlan& Engine::memory_plan() const {
 }
 std::int64_t Engine::memory_limit() const {
   return MemoryLimit(impl_->options.memory_limit);
+}
+
+std::int64_t Engine::max_seq_len() const {
+  return impl_->loaded.max_seq_len();
+}
+
+void Engine::ClearCache() {
+  {
+    std::lock_guard lock(impl_->mutex);
+    impl_->clear_cache = true;
+  }
+  impl_->wake.notify_all();
 }
 
 EngineStats Engine::stats() const {

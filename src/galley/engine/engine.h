@@ -32,6 +32,7 @@ namespace galley::engine {
 struct EngineOptions {
   std::filesystem::path model_dir;
   std::string backend = "ref";
+  std::string isa = "auto";      // instruction set of the cpu backend
   int threads = 0;               // of the backend; 0: as many as the process may use
   std::int64_t max_seq_len = 0;  // 0: what the config states
   int max_seqs = 16;             // sequences that run at once
@@ -146,10 +147,10 @@ struct EngineStats {
   SpeculationCounts speculation;
   int running = 0;
   int waiting = 0;
-  int steps_failed = 0;
-  int blocks = 0;         // in all
+  int blocks_total = 0;
   int blocks_active = 0;  // held by sequences or by a step that runs
-  int blocks_cached = 0;
+  int blocks_cached = 0;  // held by nobody, with content that can be hit
+  int steps_failed = 0;
   int slots_free = 0;
 };
 
@@ -164,6 +165,8 @@ class Engine {
 
   [[nodiscard]] const model::Config& config() const;
   [[nodiscard]] const text::Tokenizer& tokenizer() const;
+  // Longest sequence, prompt and output, in tokens.
+  [[nodiscard]] std::int64_t max_seq_len() const;
   // What was taken at start; nothing is added while the engine runs.
   [[nodiscard]] const MemoryPlan& memory_plan() const;
   [[nodiscard]] std::int64_t memory_limit() const;
@@ -174,6 +177,8 @@ class Engine {
   [[nodiscard]] Result<RequestId> Submit(EngineRequest request, EventSink sink);
   void Cancel(RequestId request);
   [[nodiscard]] EngineStats stats() const;
+  // Forgets all cached prefixes, soon after the call; running sequences go on with what they hold.
+  void ClearCache();
   // Takes no more requests and returns when those accepted have ended.
   void Drain();
   // Takes no more requests, cancels those accepted and returns when they have ended.

@@ -35,7 +35,8 @@ struct LiveBranch {
       : text(tokenizer, std::move(context)) {}
 
   BranchText text;
-  std::deque<TokenEvent> drawn;
+  std::vector<TokenEvent> drawn;
+  std::size_t reported = 0;     // of drawn
   SpeculationCounts speculation;
   std::optional<Error> failed;  // a draw failed
   bool finished = false;        // its terminal event is out
@@ -56,12 +57,13 @@ struct Engine::Impl {
   mutable std::mutex mutex;
   std::condition_variable wake;  // of the engine's thread
   std::condition_variable request_ended;
-  std::deque<Arrival> arrivals;
-  std::deque<RequestId> cancellations;
+  std::vector<Arrival> arrivals;
+  std::vector<RequestId> cancellations;
   bool outcome_ready = false;
   bool closed = false;  // takes no more requests
   bool cancel_all = false;
   bool stopping = false;
+  bool clear_cache = false;
   std::int64_t next_id = 0;
   std::int64_t open_requests = 0;
   EngineStats stats;
@@ -78,6 +80,8 @@ struct Engine::Impl {
   std::unique_ptr<Executor> executor;
   std::unordered_map<RequestId, Live> live;
   std::deque<sched::StepPlan> in_flight;
+  std::vector<Arrival> arrived;      // scratch of TakeEvents
+  std::vector<RequestId> cancelled;  // likewise
   SpeculationCounts speculation;
   std::thread thread;
 

@@ -8,16 +8,17 @@
 namespace galley::engine {
 
 void Engine::Impl::TakeEvents() {
-  std::deque<Arrival> arrived;
-  std::deque<RequestId> cancelled;
+  arrived.clear();
+  cancelled.clear();
   bool end_all = false;
+  bool clear = false;
   {
     std::lock_guard lock(mutex);
     arrived.swap(arrivals);
     cancelled.swap(cancellations);
     outcome_ready = false;
-    end_all = cancel_all;
-    cancel_all = false;
+    end_all = std::exchange(cancel_all, false);
+    clear = std::exchange(clear_cache, false);
   }
   for (Arrival& arrival : arrived) {
     std::vector<LiveBranch> branches;
@@ -26,6 +27,7 @@ void Engine::Impl::TakeEvents() {
     scheduler->Arrive(std::move(arrival.request), Now());
   }
   for (const RequestId id : cancelled) scheduler->Cancel(id);
+  if (clear) scheduler->ClearCache();
   if (end_all) {
     for (const auto& [id, request] : live) scheduler->Cancel(id);
   }
@@ -171,8 +173,8 @@ void Engine::Impl::ReportFinished(const sched::Finished& event) {
 
 // Turns what the scheduler reports into events of the requests.
 void Engine::Impl::Report() {
-  const sched::OutputBatch batch = scheduler->outputs();
-  scheduler->ClearOutputs();
+  // Sinks reach the scheduler through queues only, so the batch stays as it is meanwhile.
+  const sched::OutputBatch& batch = scheduler->outputs();
   for (const sched::Started& event : batch.started) {
     const auto found = live.find(event.request);
     if (found == live.end()) continue;
@@ -185,14 +187,17 @@ void Engine::Impl::Report() {
   for (const sched::Tokens& event : batch.tokens) {
     const auto found = live.find(event.request);
     if (found == live.end()) continue;
-    std::deque<TokenEvent>& drawn = found->second.branches[static_cast<std::size_t>(event.branch)].drawn;
+    LiveBranch& branch = found->second.branches[static_cast<std::size_t>(event.branch)];
     // A draw that failed counts as a token for the scheduler and is none.
-    for (int i = 0; i < event.count && !drawn.empty(); ++i) {
-      found->second.sink(drawn.front());
-      drawn.pop_front();
+    for (int i = 0; i < event.count && branch.reported < branch.drawn.size(); ++i) {
+      found->second.sink(std::move(branch.drawn[branch.reported++]));
     }
+    if (branch.reported < branch.drawn.size()) continue;
+    branch.drawn.clear();
+    branch.reported = 0;
   }
   for (const sched::Finished& event : batch.finished) ReportFinished(event);
+  scheduler->ClearOutputs();
 }
 
 void Engine::Impl::UpdateStats() {
@@ -201,7 +206,7 @@ void Engine::Impl::UpdateStats() {
   stats.speculation = speculation;
   stats.running = scheduler->running();
   stats.waiting = scheduler->waiting();
-  stats.blocks = scheduler->cache().total();
+  stats.blocks_total = scheduler->cache().total();
   stats.blocks_active = scheduler->cache().active();
   stats.blocks_cached = scheduler->cache().cached();
   stats.slots_free = scheduler->slots().available();
@@ -224,7 +229,7 @@ void Engine::Impl::Loop() {
     std::unique_lock lock(mutex);
     if (stopping && in_flight.empty()) return;
     const auto ready = [this] {
-      return outcome_ready || !arrivals.empty() || !cancellations.empty() || cancel_all ||
+      return outcome_ready || !arrivals.empty() || !cancellations.empty() || cancel_all || clear_cache ||
              (stopping && in_flight.empty());
     };
     // With as many steps in flight as may be, a timer that is due is looked at when the first of them ends.

@@ -49,12 +49,13 @@ Status Executor::PlanVerify(const StepJob& job) {
   for (std::size_t i = 0; i < job.plan.decode.size(); ++i) {
     const sched::SequenceRows& rows = job.plan.decode[i];
     const StepJob::Draw& draw = job.draws[static_cast<std::size_t>(rows.first_draw)];
-    const History& history = histories_[rows.sequence];
+    History& history = histories_[rows.sequence];
     const std::vector<TokenId>& prompt = draw.context->prompt;
     const auto newest = static_cast<Position>(prompt.size() + history.output.size()) - 1;
-    // A step that failed drew nothing for its sequences, which have ended; this one was planned before that was known.
-    const bool failed = history.output.empty() || newest < rows.begin;
-    if (failed || history.ended || newest >= rows.row_limit) continue;
+    // A step that failed left its sequences without the token that this one goes on from. They have ended, and this step
+    // was planned before that was known.
+    if (newest < rows.begin) history.ended = true;
+    if (history.ended || newest >= rows.row_limit) continue;
     verifies_[i] = {.tokens = {history.output.back()}, .begin = newest};
     const auto most = static_cast<int>(std::min<Position>(rows.rows, rows.row_limit - newest)) - 1;
     if (drafter_ == nullptr || most < 1) continue;

@@ -56,6 +56,7 @@ engine::GeneratorOptions ReadGeneratorOptions(const options::Values& values, con
   options.prefill_chunk = static_cast<int>(values.Int("prefill-chunk"));
   options.max_seq_len = values.Int("max-seq-len");
   options.backend = values.String("backend");
+  options.isa = values.String("isa");
   if (values.String("decoder-truncation") == "compact")
     options.decoder_keep = static_cast<int>(values.Int("decoder-keep"));
   return options;

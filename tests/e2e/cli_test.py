@@ -198,7 +198,7 @@ class Errors(unittest.TestCase):
         self.refused("invalid_argument", "is out of range; give a whole number", "generate", "--seed", "9223372036854775808", "Hi")
         self.refused("invalid_argument", "--decode: `galley generate` does not take this option; it belongs to tokenize", "generate", "--decode", "Hi")
         self.refused("invalid_argument", "there is no command generat (did you mean generate?)", "generat", "Hi")
-        self.refused("unsupported", "--draft-tokens: not available in this version", "generate", "--draft-tokens", "5", "Hi")
+        self.refused("unsupported", "--adaptive-verify: not available in this version", "generate", "--adaptive-verify", "Hi")
 
     def test_prompts(self):
         self.refused("invalid_argument", "the prompt is empty", "generate")
@@ -324,9 +324,9 @@ class Configuration(unittest.TestCase):
         self.assertEqual(outcome.returncode, EXIT["invalid_argument"])
         self.assertIn('GALLEY_MODEL="b" and DEEPINFER_HF_MODEL_DIR="a" contradict each other', outcome.stderr)
 
-        outcome = run("generate", "--max-tokens", "1", "Hi", DEEPINFER_USE_NEXTN_DECODE="5")
+        outcome = run("generate", "--max-tokens", "1", "Hi", DEEPINFER_ENABLE_MTP_VARLEN="1")
         self.assertEqual(outcome.returncode, 0)
-        self.assertIn("warning: draft-tokens: not available in this version", outcome.stderr)
+        self.assertIn("warning: adaptive-verify: not available in this version", outcome.stderr)
 
 
 class Pipes(unittest.TestCase):
@@ -525,6 +525,29 @@ class Simulator(unittest.TestCase):
         read_to_end(master)
         os.close(master)
         self.assertIn("violations  0", report)
+
+
+class Bench(unittest.TestCase):
+    def test_throughput(self):
+        outcome = run("bench", "throughput", "--model", PROBE, "--requests", "4", "--prompt-len", "4", "--output-len", "2", "--concurrency", "1,4",
+                      "--json")
+        self.assertEqual((outcome.returncode, outcome.stderr), (0, ""))
+        points = json.loads(outcome.stdout)["points"]
+        self.assertEqual([point["concurrency"] for point in points], [1, 4])
+        for point in points:
+            self.assertEqual(point["median"]["output_tokens"], 8)
+            self.assertGreater(point["median"]["output_tokens_per_s"], 0)
+
+    def test_interrupt(self):
+        master, slave = pty.openpty()
+        process = subprocess.Popen([BINARY, "bench", "throughput", "--requests", "1000", "--prompt-len", "100"], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=slave, env=environment())
+        os.close(slave)
+        read_until(master, b"requests, ")  # the progress line
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(PATIENCE_S), 130)
+        read_to_end(master)
+        os.close(master)
 
 
 class Tools(unittest.TestCase):

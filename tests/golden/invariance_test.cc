@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "galley/backend/cpu/cpu_backend.h"
 #include "galley/backend/ref/ref_backend.h"
 #include "galley/base/rng.h"
 #include "galley/model/dsv4/model.h"
@@ -26,16 +27,31 @@ std::vector<TokenId> RandomIds(std::size_t count, std::uint32_t stream) {
   return ids;
 }
 
+// Backends under test, by name.
+class Invariance : public testing::TestWithParam<const char*> {
+ public:
+  static std::unique_ptr<backend::Backend> MakeBackend(int threads) {
+    if (std::string_view(GetParam()) == "ref") return std::make_unique<backend::RefBackend>(threads);
+    auto made = backend::cpu::CpuBackend::Create({.threads = threads, .isa = GetParam() + 4, .processors = {}});
+    EXPECT_TRUE(made) << made.error().ToString();
+    return std::move(*made);
+  }
+  void SetUp() override {
+    if (std::string_view(GetParam()) != "ref" && !backend::cpu::FindIsa(GetParam() + 4))
+      GTEST_SKIP() << "this processor cannot run " << GetParam();
+  }
+};
+
 // A model with its own memory; the probe checkpoint has every kind of layer.
 struct Rig {
-  explicit Rig(int threads = 2) : backend(threads) {
+  explicit Rig(int threads = 2) : backend(Invariance::MakeBackend(threads)) {
     auto opened = model::Checkpoint::Open(kProbe);
     EXPECT_TRUE(opened) << opened.error().ToString();
     checkpoint = std::make_unique<model::Checkpoint>(std::move(*opened));
     const auto tokenizer = text::Tokenizer::Load(kProbe / "tokenizer.json");
     EXPECT_TRUE(tokenizer) << tokenizer.error().ToString();
     const auto ids = text::BuildCompressedIds(*tokenizer, checkpoint->config().vocab_size).ids;
-    auto made = model::Model::Create(*checkpoint, ids, backend,
+    auto made = model::Model::Create(*checkpoint, ids, *backend,
                                      {.rows_max = kRowsMax,
                                       .sequences_max = kSlots,
                                       .logit_rows_max = kRowsMax,
@@ -43,12 +59,12 @@ struct Rig {
                                       .seq_len_max = kBlocksMax * backend::kBlockTokens});
     EXPECT_TRUE(made) << made.error().ToString();
     model = std::move(*made);
-    auto storage = model::StateStorage::Create(backend, checkpoint->config(), kSlots * kBlocksMax, kSlots);
+    auto storage = model::StateStorage::Create(*backend, checkpoint->config(), kSlots * kBlocksMax, kSlots);
     EXPECT_TRUE(storage);
     state = std::make_unique<model::StateStorage>(std::move(*storage));
   }
 
-  backend::RefBackend backend;
+  std::unique_ptr<backend::Backend> backend;
   std::unique_ptr<model::Checkpoint> checkpoint;
   std::unique_ptr<model::Model> model;
   std::unique_ptr<model::StateStorage> state;
@@ -119,7 +135,7 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-TEST(Invariance, ChunksOfAnySizeAndDecodeEqualOnePrefill) {
+TEST_P(Invariance, ChunksOfAnySizeAndDecodeEqualOnePrefill) {
   Rig rig;
   const std::vector<TokenId> ids = RandomIds(200, 1);
   SequenceRun whole(rig, 0, ids);
@@ -133,7 +149,7 @@ TEST(Invariance, ChunksOfAnySizeAndDecodeEqualOnePrefill) {
   }
 }
 
-TEST(Invariance, TruncatedDecoderDoesNotDependOnChunks) {
+TEST_P(Invariance, TruncatedDecoderDoesNotDependOnChunks) {
   Rig rig;
   const std::vector<TokenId> ids = RandomIds(200, 2);
   const Position tail_start = 200 - 140;
@@ -152,7 +168,7 @@ TEST(Invariance, TruncatedDecoderDoesNotDependOnChunks) {
   }
 }
 
-TEST(Invariance, SequencesThatShareAStepDoNotSeeEachOther) {
+TEST_P(Invariance, SequencesThatShareAStepDoNotSeeEachOther) {
   Rig rig;
   const std::vector<std::vector<TokenId>> prompts = {RandomIds(150, 3), RandomIds(61, 4), RandomIds(9, 5)};
   std::vector<std::vector<float>> alone;
@@ -189,7 +205,7 @@ TEST(Invariance, SequencesThatShareAStepDoNotSeeEachOther) {
   for (std::size_t i = 0; i < runs.size(); ++i) EXPECT_TRUE(SameBits(runs[i].logits, alone[i])) << "sequence " << i;
 }
 
-TEST(Invariance, ThreadsDoNotMatter) {
+TEST_P(Invariance, ThreadsDoNotMatter) {
   const std::vector<TokenId> ids = RandomIds(140, 6);
   std::vector<std::vector<float>> results;
   for (const int threads : {1, 3}) {
@@ -203,7 +219,7 @@ TEST(Invariance, ThreadsDoNotMatter) {
 
 // Replay after a prefix hit, the exact kind: rows far enough before the hit rebuild the state bit for bit, and history
 // below the hit is left alone even though it is recomputed.
-TEST(Invariance, ReplayOfEnoughRowsRebuildsTheState) {
+TEST_P(Invariance, ReplayOfEnoughRowsRebuildsTheState) {
   Rig rig;
   const std::vector<TokenId> ids = RandomIds(300, 7);
   SequenceRun cold(rig, 0, ids);
@@ -224,7 +240,7 @@ TEST(Invariance, ReplayOfEnoughRowsRebuildsTheState) {
 
 // Bounded replay: 128 rows before the hit, window floor at their start, Engram told the ids before them. Shared history
 // stays as it was, Engram's rows are those of a cold run, and where the replay starts does not depend on chunks.
-TEST(Invariance, BoundedReplayLeavesSharedHistoryAlone) {
+TEST_P(Invariance, BoundedReplayLeavesSharedHistoryAlone) {
   Rig rig;
   const std::vector<TokenId> ids = RandomIds(300, 8);
   SequenceRun cold(rig, 0, ids);
@@ -260,6 +276,12 @@ TEST(Invariance, BoundedReplayLeavesSharedHistoryAlone) {
     EXPECT_EQ(std::memcmp(before.data() + offset, after.data() + offset, shared_bytes), 0) << "owner " << owner;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Backends, Invariance, testing::Values("ref", "cpu/auto"), [](const auto& backend) {
+  std::string name = backend.param;
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name;
+});
 
 }  // namespace
 }  // namespace galley

@@ -19,26 +19,35 @@
 #include "galley/engine/constraint.h"
 #include "galley/engine/generator.h"
 #include "galley/engine/memory_plan.h"
+#include "galley/engine/speculation.h"
 #include "galley/kv/replay.h"
 #include "galley/sched/scheduler.h"
+
+namespace galley::backend {
+class Backend;
+}
 
 namespace galley::engine {
 
 struct EngineOptions {
   std::filesystem::path model_dir;
   std::string backend = "ref";
+  std::string isa = "auto";      // instruction set of the cpu backend
   int threads = 0;               // of the backend; 0: as many as the process may use
   std::int64_t max_seq_len = 0;  // 0: what the config states
   int max_seqs = 16;             // sequences that run at once
   int step_rows_max = 512;       // rows of one step, prompts and decodes together
   int blocks = 0;                // history blocks of 128 tokens; 0: enough for max_seqs sequences of max_seq_len
-  int snapshots = 0;             // saved slots; 0: off
+  int snapshots = 0;             // saved slots, kept where a next turn will match; 0: off
   kv::ReplayMode replay = kv::ReplayMode::kBounded;
   int decoder_keep = 0;        // decoder truncation: prompt rows that run the decoder layers; 0: all
   double itl_target_s = 0.05;  // predicted step time that prefill chunks are cut to while sequences decode
   int queue_max = 4096;
+  SpeculationOptions speculation;
   std::int64_t memory_limit = 0;  // bytes that the memory plan may take; 0: what the process may use
-  bool synchronous = false;       // plan a step only when the one before has ended; same tokens, for debugging
+  // Puts something around the backend, for tests and tracing; empty: nothing.
+  std::function<std::unique_ptr<backend::Backend>(std::unique_ptr<backend::Backend>)> wrap_backend = {};
+  bool synchronous = false;  // plan a step only when the one before has ended; same tokens, for debugging
 };
 
 // The memory plan of an engine with these options, without loading anything; model_dir is not read. Errors:
@@ -73,6 +82,10 @@ struct EngineRequest {
   int priority = 0;
   double deadline_s = 0;  // from now; 0: none
   bool use_cache = true;
+  // Prompt lengths at which a next turn will match, ascending; empty: after the prompt's last <｜Assistant｜>, since
+  // later prompts drop the reasoning that follows. For engines with snapshots.
+  std::vector<Position> snapshot_points = {};
+  bool output_is_kept = false;  // the next turn will hold the whole output: a snapshot is taken at its end too
   std::string cache_salt = {};  // requests share cached prefixes only with equal salts
 };
 
@@ -81,6 +94,7 @@ struct EngineRequest {
 
 struct StartedEvent {
   double waited_s = 0;
+  std::string kind;                  // of start: cold, bounded, exact, snapshot
   std::int64_t cached_tokens = 0;    // prompt tokens whose history was found
   std::int64_t replayed_tokens = 0;  // of those, run again to rebuild state
   std::string hit_limit;             // why no more were found
@@ -106,6 +120,7 @@ struct FinishedEvent {
   std::string text = {};                        // that was held back to the end
   std::optional<std::size_t> stop_string = {};  // index of the one that ended the branch
   std::optional<TokenId> stop_id = {};          // or the id
+  SpeculationCounts speculation = {};           // drafts of this branch
 };
 using EngineEvent = std::variant<StartedEvent, PromptEvent, TokenEvent, FinishedEvent>;
 
@@ -119,6 +134,7 @@ struct BranchResult {
   Error error;
   std::optional<std::size_t> stop_string;  // as in FinishedEvent
   std::optional<TokenId> stop_id;
+  SpeculationCounts speculation;
 };
 struct EngineResult {
   StartedEvent start;
@@ -128,9 +144,14 @@ struct EngineResult {
 
 struct EngineStats {
   sched::SchedulerStats scheduler;
+  SpeculationCounts speculation;
   int running = 0;
   int waiting = 0;
+  int blocks_total = 0;
+  int blocks_active = 0;  // held by sequences or by a step that runs
+  int blocks_cached = 0;  // held by nobody, with content that can be hit
   int steps_failed = 0;
+  int slots_free = 0;
 };
 
 class Engine {
@@ -144,19 +165,26 @@ class Engine {
 
   [[nodiscard]] const model::Config& config() const;
   [[nodiscard]] const text::Tokenizer& tokenizer() const;
+  // Longest sequence, prompt and output, in tokens.
+  [[nodiscard]] std::int64_t max_seq_len() const;
   // What was taken at start; nothing is added while the engine runs.
   [[nodiscard]] const MemoryPlan& memory_plan() const;
   [[nodiscard]] std::int64_t memory_limit() const;
 
-  // Errors, without any event: kInvalidArgument naming field, value and limit; kUnavailable after Drain or Stop. What
-  // is refused later (queue full, never fits) comes as a FinishedEvent with kError.
+  // Errors, without any event: kInvalidArgument naming field, value and limit; kResourceExhausted when as many requests
+  // wait as may; kUnavailable after Drain or Stop. What is refused later (never fits) comes as FinishedEvents with
+  // kError.
   [[nodiscard]] Result<RequestId> Submit(EngineRequest request, EventSink sink);
   void Cancel(RequestId request);
   [[nodiscard]] EngineStats stats() const;
+  // Forgets all cached prefixes, soon after the call; running sequences go on with what they hold.
+  void ClearCache();
   // Takes no more requests and returns when those accepted have ended.
   void Drain();
+  // Takes no more requests, cancels those accepted and returns when they have ended.
+  void Stop();
 
-  // Offline: all requests together; results in their order.
+  // Offline: all requests together, as many at once as the queue holds; results in their order.
   [[nodiscard]] Result<std::vector<EngineResult>> Generate(std::vector<EngineRequest> requests);
 
  private:

@@ -16,8 +16,11 @@
 #include "galley/engine/branch_text.h"
 #include "galley/engine/engine.h"
 #include "galley/engine/executor.h"
+#include "galley/engine/model_digest.h"
 
 namespace galley::engine {
+
+inline constexpr int kBranchesMax = 128;  // n of one request
 
 struct Arrival {
   sched::Request request;
@@ -32,7 +35,9 @@ struct LiveBranch {
       : text(tokenizer, std::move(context)) {}
 
   BranchText text;
-  std::deque<TokenEvent> drawn;
+  std::vector<TokenEvent> drawn;
+  std::size_t reported = 0;     // of drawn
+  SpeculationCounts speculation;
   std::optional<Error> failed;  // a draw failed
   bool finished = false;        // its terminal event is out
 };
@@ -51,12 +56,14 @@ struct Engine::Impl {
   // --- Shared between threads, guarded by mutex ---
   mutable std::mutex mutex;
   std::condition_variable wake;  // of the engine's thread
-  std::condition_variable drained;
-  std::deque<Arrival> arrivals;
-  std::deque<RequestId> cancellations;
+  std::condition_variable request_ended;
+  std::vector<Arrival> arrivals;
+  std::vector<RequestId> cancellations;
   bool outcome_ready = false;
   bool closed = false;  // takes no more requests
+  bool cancel_all = false;
   bool stopping = false;
+  bool clear_cache = false;
   std::int64_t next_id = 0;
   std::int64_t open_requests = 0;
   EngineStats stats;
@@ -67,10 +74,15 @@ struct Engine::Impl {
   // --- The engine's thread only ---
   LoadedModel loaded;
   EngineOptions options;
+  ModelDigest digest;
+  std::optional<TokenId> assistant_id;  // ends a prompt; constant
   std::unique_ptr<sched::Scheduler> scheduler;
   std::unique_ptr<Executor> executor;
   std::unordered_map<RequestId, Live> live;
   std::deque<sched::StepPlan> in_flight;
+  std::vector<Arrival> arrived;      // scratch of TakeEvents
+  std::vector<RequestId> cancelled;  // likewise
+  SpeculationCounts speculation;
   std::thread thread;
 
   [[nodiscard]] static sched::TimeUs Now() {
@@ -78,6 +90,11 @@ struct Engine::Impl {
         .count();
   }
 
+  // Whether one more request may come: those that run, one sequence each, and those that wait. Requires the mutex.
+  [[nodiscard]] bool HasRoom() const { return open_requests < std::int64_t{options.queue_max} + options.max_seqs; }
+
+  // Of block keys. The salt keeps tenants apart.
+  [[nodiscard]] kv::BlockKey RootKey(std::string_view salt) const;
   // engine_submit.cc: what the draws and the text need, taken out of the request.
   [[nodiscard]] Result<std::shared_ptr<const DrawContext>> MakeContext(EngineRequest& request);
 
@@ -87,6 +104,7 @@ struct Engine::Impl {
   void TakeOutcome(StepOutcome outcome);
   // Text of the tokens of one draw; cuts the draw where a stop string ends.
   void TakeDraw(const sched::Sequence& sequence, sched::DrawResult& draw, std::span<Result<GeneratedToken>> tokens);
+  void CountDrafts(const sched::Sequence& sequence, const sched::DrawResult& draw, const StepOutcome::Drafts& drafts);
   static void ReportScores(Live& request, PromptEvent event);
   [[nodiscard]] StepJob MakeJob(const sched::StepPlan& plan) const;
   void Report();

@@ -8,15 +8,17 @@
 namespace galley::engine {
 
 void Engine::Impl::TakeEvents() {
-  std::deque<Arrival> arrived;
-  std::deque<RequestId> cancelled;
+  arrived.clear();
+  cancelled.clear();
   bool end_all = false;
+  bool clear = false;
   {
     std::lock_guard lock(mutex);
     arrived.swap(arrivals);
     cancelled.swap(cancellations);
     outcome_ready = false;
-    end_all = stopping;
+    end_all = std::exchange(cancel_all, false);
+    clear = std::exchange(clear_cache, false);
   }
   for (Arrival& arrival : arrived) {
     std::vector<LiveBranch> branches;
@@ -25,6 +27,7 @@ void Engine::Impl::TakeEvents() {
     scheduler->Arrive(std::move(arrival.request), Now());
   }
   for (const RequestId id : cancelled) scheduler->Cancel(id);
+  if (clear) scheduler->ClearCache();
   if (end_all) {
     for (const auto& [id, request] : live) scheduler->Cancel(id);
   }
@@ -71,14 +74,27 @@ void Engine::Impl::TakeOutcome(StepOutcome outcome) {
     const auto found = live.find(plan.prefill[scores.prefill].request);
     if (found != live.end()) ReportScores(found->second, std::move(scores.event));
   }
-  for (sched::DrawResult& draw : outcome.done.draws) {
+  for (std::size_t i = 0; i < outcome.done.draws.size(); ++i) {
+    sched::DrawResult& draw = outcome.done.draws[i];
     const sched::Sequence* sequence = scheduler->Find(draw.sequence);
     if (sequence == nullptr) continue;  // ended while the step ran; the scheduler drops the draw as well
     TakeDraw(
         *sequence, draw,
         std::span(outcome.tokens).subspan(static_cast<std::size_t>(draw.first), static_cast<std::size_t>(draw.count)));
+    CountDrafts(*sequence, draw, outcome.drafts[i]);
   }
   scheduler->Advance(outcome.done);
+}
+
+// A draw may have been cut where a stop string ended; drafts behind that were not accepted.
+void Engine::Impl::CountDrafts(const sched::Sequence& sequence, const sched::DrawResult& draw,
+                               const StepOutcome::Drafts& drafts) {
+  const auto found = live.find(sequence.owner->request.id);
+  if (found == live.end()) return;
+  const int accepted = std::min(drafts.accepted, draw.count);
+  found->second.branches[static_cast<std::size_t>(sequence.branch)].speculation.Add(drafts.drafted, drafts.verified,
+                                                                                    accepted);
+  speculation.Add(drafts.drafted, drafts.verified, accepted);
 }
 
 // A prompt that was preempted on the way is computed again from its first row; what was reported is not repeated.
@@ -130,6 +146,7 @@ void Engine::Impl::FinishBranch(Live& request, const sched::Finished& event) {
     out.stop_string = branch.text.stop_string();
     out.stop_id = branch.text.stop_id();
   }
+  out.speculation = branch.speculation;
   branch.finished = true;
   request.sink(out);
 }
@@ -151,17 +168,18 @@ void Engine::Impl::ReportFinished(const sched::Finished& event) {
   live.erase(found);
   std::lock_guard lock(mutex);
   --open_requests;
-  drained.notify_all();
+  request_ended.notify_all();
 }
 
 // Turns what the scheduler reports into events of the requests.
 void Engine::Impl::Report() {
-  const sched::OutputBatch batch = scheduler->outputs();
-  scheduler->ClearOutputs();
+  // Sinks reach the scheduler through queues only, so the batch stays as it is meanwhile.
+  const sched::OutputBatch& batch = scheduler->outputs();
   for (const sched::Started& event : batch.started) {
     const auto found = live.find(event.request);
     if (found == live.end()) continue;
     found->second.sink(StartedEvent{.waited_s = static_cast<double>(event.waited_us) * 1e-6,
+                                    .kind = std::string(kv::Label(event.kind)),
                                     .cached_tokens = event.cached_tokens,
                                     .replayed_tokens = event.replayed_tokens,
                                     .hit_limit = std::string(kv::Label(event.limit))});
@@ -169,21 +187,29 @@ void Engine::Impl::Report() {
   for (const sched::Tokens& event : batch.tokens) {
     const auto found = live.find(event.request);
     if (found == live.end()) continue;
-    std::deque<TokenEvent>& drawn = found->second.branches[static_cast<std::size_t>(event.branch)].drawn;
+    LiveBranch& branch = found->second.branches[static_cast<std::size_t>(event.branch)];
     // A draw that failed counts as a token for the scheduler and is none.
-    for (int i = 0; i < event.count && !drawn.empty(); ++i) {
-      found->second.sink(drawn.front());
-      drawn.pop_front();
+    for (int i = 0; i < event.count && branch.reported < branch.drawn.size(); ++i) {
+      found->second.sink(std::move(branch.drawn[branch.reported++]));
     }
+    if (branch.reported < branch.drawn.size()) continue;
+    branch.drawn.clear();
+    branch.reported = 0;
   }
   for (const sched::Finished& event : batch.finished) ReportFinished(event);
+  scheduler->ClearOutputs();
 }
 
 void Engine::Impl::UpdateStats() {
   std::lock_guard lock(mutex);
   stats.scheduler = scheduler->stats();
+  stats.speculation = speculation;
   stats.running = scheduler->running();
   stats.waiting = scheduler->waiting();
+  stats.blocks_total = scheduler->cache().total();
+  stats.blocks_active = scheduler->cache().active();
+  stats.blocks_cached = scheduler->cache().cached();
+  stats.slots_free = scheduler->slots().available();
 }
 
 void Engine::Impl::Loop() {
@@ -196,16 +222,20 @@ void Engine::Impl::Loop() {
       executor->Enqueue(MakeJob(*plan));
       planned = true;
     }
-    Report();
     UpdateStats();
+    Report();
     if (planned) continue;
 
     std::unique_lock lock(mutex);
     if (stopping && in_flight.empty()) return;
     const auto ready = [this] {
-      return outcome_ready || !arrivals.empty() || !cancellations.empty() || (stopping && in_flight.empty());
+      return outcome_ready || !arrivals.empty() || !cancellations.empty() || cancel_all || clear_cache ||
+             (stopping && in_flight.empty());
     };
-    if (const std::optional<sched::TimeUs> timer = scheduler->next_timer()) {
+    // With as many steps in flight as may be, a timer that is due is looked at when the first of them ends.
+    const bool full = scheduler->steps_in_flight() >= scheduler->options().steps_in_flight_max;
+    const std::optional<sched::TimeUs> timer = full ? std::nullopt : scheduler->next_timer();
+    if (timer) {
       wake.wait_for(lock, std::chrono::microseconds(std::max<sched::TimeUs>(*timer - Now(), 0)), ready);
     } else {
       wake.wait(lock, ready);

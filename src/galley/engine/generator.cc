@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "galley/backend/sampling.h"
@@ -172,6 +173,11 @@ Status SamplingParams::Validate() const {
   RETURN_IF_ERROR(CheckRange("top-p", top_p, 0, 1, /*low_open=*/true));
   RETURN_IF_ERROR(CheckRange("min-p", min_p, 0, 1));
   RETURN_IF_ERROR(CheckRange("top-k", top_k, 0, 1 << 30));
+  constexpr auto kSeedMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  if (seed > kSeedMax) {
+    return Err(ErrorCode::kInvalidArgument,
+               fmt::format("{} is outside 0 … {}", static_cast<std::int64_t>(seed), kSeedMax), "seed");
+  }
   return CheckRange("logprobs", top_logprobs, -1, kTopLogprobsMax);
 }
 
@@ -179,6 +185,7 @@ Result<std::unique_ptr<Generator>> Generator::Create(const GeneratorOptions& opt
   RETURN_IF_ERROR(CheckRange("decoder-keep", options.decoder_keep, 0, 1 << 30));
   ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Load({.model_dir = options.model_dir,
                                                           .backend = options.backend,
+                                                          .isa = options.isa,
                                                           .threads = options.threads,
                                                           .rows_max = options.prefill_chunk,
                                                           .logit_rows_max = 1,

@@ -44,6 +44,7 @@ struct GeneratedToken {
   TokenId id;
   float logprob = 0;                       // meaningful when SamplingParams::top_logprobs >= 0
   std::vector<TokenLogprob> alternatives;  // most likely first
+  bool from_draft = false;                 // an accepted draft; of an engine that speculates
 };
 
 enum class FinishReason { kStop, kLength, kCancelled };
@@ -80,6 +81,7 @@ struct GeneratorOptions {
   int decoder_keep = 0;          // decoder truncation: prompt rows that run layers of the decoder; 0: all rows
   std::int64_t max_seq_len = 0;  // 0: what the config states
   std::string backend = "ref";
+  std::string isa = "auto";  // instruction set of the cpu backend
 };
 
 class Generator {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "galley/backend/cpu/cpu_backend.h"
 #include "galley/backend/ref/ref_backend.h"
 #include "galley/base/math.h"
 #include "galley/base/thread_pool.h"
@@ -22,19 +23,29 @@ constexpr int kRowsMax = 1 << 16;
 
 struct BackendEntry {
   std::string_view name;
-  std::unique_ptr<backend::Backend> (*make)(int threads);
+  Result<std::unique_ptr<backend::Backend>> (*make)(int threads, std::string_view isa);
 };
 
 constexpr BackendEntry kBackends[] = {
     {"ref",
-     [](int threads) -> std::unique_ptr<backend::Backend> { return std::make_unique<backend::RefBackend>(threads); }},
+     [](int threads, std::string_view) -> Result<std::unique_ptr<backend::Backend>> {
+       return std::unique_ptr<backend::Backend>(std::make_unique<backend::RefBackend>(threads));
+     }},
+    {"cpu",
+     [](int threads, std::string_view isa) {
+       return backend::cpu::CpuBackend::Create({.threads = threads, .isa = isa, .processors = {}});
+     }},
 };
+constexpr std::string_view kFastest = "cpu";  // what "auto" stands for
 
-Result<std::unique_ptr<backend::Backend>> MakeBackend(std::string_view name, int threads) {
+Result<std::unique_ptr<backend::Backend>> MakeBackend(const LoadOptions& options) {
+  const std::string_view name = options.backend == "auto" ? kFastest : std::string_view(options.backend);
+  std::string names;
   for (const BackendEntry& entry : kBackends) {
-    if (entry.name == name) return entry.make(threads == 0 ? UsableProcessors() : threads);
+    if (entry.name == name) return entry.make(options.threads == 0 ? UsableProcessors() : options.threads, options.isa);
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
   }
-  return Err(ErrorCode::kUnsupported, fmt::format("\"{}\" is not in this build; it has: ref", name), "backend");
+  return Err(ErrorCode::kUnsupported, fmt::format("\"{}\" is not in this build; it has: {}", name, names), "backend");
 }
 
 Status CheckRange(std::string_view field, std::int64_t value, std::int64_t low, std::int64_t high) {
@@ -75,14 +86,16 @@ Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) 
                              .seq_len_max = sizing.max_seq_len},
                    .blocks = options.blocks > 0 ? options.blocks : static_cast<int>(full),
                    .slots = options.sequences_max,
-                   .snapshots = options.snapshots};
+                   .snapshots = options.snapshots,
+                   .rewind = options.rewind};
   return sizing;
 }
 
 Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   RETURN_IF_ERROR(CheckRange("threads", options.threads, 0, kThreadsMax));
   LoadedModel loaded;
-  ASSIGN_OR_RETURN(loaded.backend_, MakeBackend(options.backend, options.threads));
+  ASSIGN_OR_RETURN(loaded.backend_, MakeBackend(options));
+  if (options.wrap_backend) loaded.backend_ = options.wrap_backend(std::move(loaded.backend_));
   ASSIGN_OR_RETURN(model::Checkpoint checkpoint, model::Checkpoint::Open(options.model_dir));
   loaded.checkpoint_ = std::make_unique<model::Checkpoint>(std::move(checkpoint));
   const model::Config& config = loaded.config();
@@ -101,7 +114,8 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   ASSIGN_OR_RETURN(loaded.model_,
                    model::Model::Create(*loaded.checkpoint_, compressed_ids, *loaded.backend_, sizing.memory.model));
   ASSIGN_OR_RETURN(model::StateStorage state,
-                   model::StateStorage::Create(*loaded.backend_, config, sizing.memory.blocks, sizing.memory.slots));
+                   model::StateStorage::Create(*loaded.backend_, config, sizing.memory.blocks, sizing.memory.slots,
+                                               sizing.memory.rewind));
   loaded.state_ = std::make_unique<model::StateStorage>(std::move(state));
   return loaded;
 }

@@ -114,7 +114,7 @@ Result<MemoryPlan> PlanMemory(const model::Config& config, const MemoryOptions& 
   MemoryPlan plan;
   AddWeights(config, plan.items);
   ASSIGN_OR_RETURN(const model::ModelMemory memory, model::Model::PlanMemory(config, options.model));
-  const model::StateLayout layout = model::StateLayout::Make(config);
+  const model::StateLayout layout = model::StateLayout::Make(config, options.rewind);
   const auto block = static_cast<std::int64_t>(layout.block_bytes), slot = static_cast<std::int64_t>(layout.slot_bytes);
   plan.tokens = std::int64_t{options.blocks} * backend::kBlockTokens;
   plan.items.push_back(

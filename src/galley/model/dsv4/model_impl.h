@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <initializer_list>
 #include <memory>
 #include <vector>
 
@@ -29,6 +30,10 @@ struct Model::Impl {
   std::vector<backend::EngramHashView> hashes;  // [engram layers]
   std::array<backend::Buffer, 2> frequencies;   // window-only layers, layers with history
 
+  // Host arrays of the step that runs.
+  StepRows all_rows, tail_rows;
+  std::vector<std::int32_t> logit_rows, block_ids;
+  std::vector<backend::DraftStageKv> draft_stages;
   // Of the last step: rows of its sequences that ran the decoder layers, whose final activations are in workspace.x.
   std::vector<backend::SequenceEntry> scored;
 
@@ -47,7 +52,12 @@ struct Model::Impl {
 class ForwardStep {
  public:
   ForwardStep(Model::Impl& model, StateStorage& state, Observer* observer)
-      : m_(model), w_(model.workspace), state_(state), observer_(observer) {}
+      : m_(model),
+        w_(model.workspace),
+        state_(state),
+        observer_(observer),
+        all_(model.all_rows),
+        tail_(model.tail_rows) {}
 
   [[nodiscard]] Result<const float*> Run(std::span<const SequenceInput> sequences, const LayerRange* range);
   [[nodiscard]] Result<const float*> RowLogits(int sequence, int first, int count);
@@ -86,13 +96,15 @@ class ForwardStep {
 
   [[nodiscard]] RowSet& set() { return w_.sets[static_cast<std::size_t>(current_)]; }
   [[nodiscard]] const backend::StepView& view() { return set().view; }
-  void Observe(std::string_view name, int layer, const void* data, DType dtype, Shape row_shape);
+  void Observe(std::string_view name, int layer, const void* data, DType dtype,
+               std::initializer_list<std::int64_t> row_shape);
 
   Model::Impl& m_;
   Workspace& w_;
   StateStorage& state_;
   Observer* observer_;
-  StepRows all_, tail_;
+  StepRows& all_;
+  StepRows& tail_;
   int current_ = 0;       // 0: all rows, 1: tail rows
   bool pending_ = false;  // y has not been expanded into h yet
 };

@@ -98,6 +98,7 @@ Result<Answer> GenerateAnswer(engine::Generator& generator, const AnswerSettings
   generate.sampling = settings.sampling;
   generate.max_tokens = settings.max_tokens;
   generate.stop_ids = {generator.config().eos_token_id};
+  generate.constraint = request.constraint;
   generate.on_prefill = request.on_prefill;
   generate.cancelled = request.cancelled;
   generate.on_token = [&](const engine::GeneratedToken& token) {

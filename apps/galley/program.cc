@@ -25,7 +25,8 @@ constexpr Command kCommands[] = {
      "  galley generate \"Why do birds fly?\"\n"
      "  galley generate --thinking --temperature 0 \"What is 27 + 45?\"\n"
      "  galley generate --raw --max-tokens 50 \"Once upon a time\"\n"
-     "  galley generate --json --logprobs 5 --seed 1 < prompt.txt\n",
+     "  galley generate --json --logprobs 5 --seed 1 < prompt.txt\n"
+     "  galley generate --json-schema schema.json \"Describe a bird as JSON.\"\n",
      RunGenerate},
     {"chat", "talk with the model in the terminal", "",
      "Each line is a message. Lines that start with a slash are commands; /help lists them.\nCtrl-C stops an answer, "

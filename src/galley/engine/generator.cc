@@ -46,7 +46,7 @@ class LocalGenerator final : public Generator {
   [[nodiscard]] Result<std::optional<std::vector<float>>> Prefill(const GenerateRequest& request,
                                                                   Sequence& sequence) const;
   [[nodiscard]] Result<GeneratedToken> Draw(const GenerateRequest& request, std::span<const float> logits,
-                                            Position position) const;
+                                            Position position, TokenConstraint* constraint) const;
 
   LoadedModel loaded_;
   GeneratorOptions options_;
@@ -86,18 +86,33 @@ Result<std::optional<std::vector<float>>> LocalGenerator::Prefill(const Generate
 }
 
 Result<GeneratedToken> LocalGenerator::Draw(const GenerateRequest& request, std::span<const float> logits,
-                                            Position position) const {
+                                            Position position, TokenConstraint* constraint) const {
   const SamplingParams& s = request.sampling;
-  const std::optional<TokenId> id = backend::SampleRow(logits, {.temperature = static_cast<float>(s.temperature),
-                                                                .top_k = s.top_k,
-                                                                .top_p = static_cast<float>(s.top_p),
-                                                                .min_p = static_cast<float>(s.min_p),
-                                                                .seed = s.seed,
-                                                                .position = position});
+  std::vector<float> allowed;
+  if (constraint != nullptr) {
+    std::vector<std::uint32_t> mask(MaskWords(config().vocab_size));
+    RETURN_IF_ERROR(constraint->FillMask(mask));
+    allowed.assign(logits.begin(), logits.end());
+    ApplyMask(mask, allowed);
+  }
+  const std::span<const float> final_logits = constraint == nullptr ? logits : std::span<const float>(allowed);
+  const std::optional<TokenId> id = backend::SampleRow(final_logits, {.temperature = static_cast<float>(s.temperature),
+                                                                      .top_k = s.top_k,
+                                                                      .top_p = static_cast<float>(s.top_p),
+                                                                      .min_p = static_cast<float>(s.min_p),
+                                                                      .seed = s.seed,
+                                                                      .position = position});
+  if (!id && constraint != nullptr) {
+    return Err(ErrorCode::kInternal, fmt::format("the constraint leaves no token at position {}", position));
+  }
   if (!id) {
     return Err(
         ErrorCode::kCorrupt,
         fmt::format("the model gave no usable logit at position {}: its weights hold NaN or infinity", position));
+  }
+  if (constraint != nullptr && !constraint->Accept(*id)) {
+    return Err(ErrorCode::kInternal,
+               fmt::format("the constraint allowed token {} at position {} and then refused it", *id, position));
   }
   GeneratedToken token{.id = *id, .logprob = 0, .alternatives = {}};
   if (s.top_logprobs < 0) return token;
@@ -122,13 +137,16 @@ Result<GenerateResult> LocalGenerator::Generate(const GenerateRequest& request) 
     result.finish = FinishReason::kCancelled;
     return result;
   }
+  const std::shared_ptr<TokenConstraint> constraint =
+      request.constraint == nullptr ? nullptr : request.constraint->Clone();
   const Stopwatch decode;
   // The last token drawn is never run, so one more than the room in the context can be drawn.
   const std::int64_t room = loaded_.max_seq_len() - prompt_length + 1;
   const std::int64_t limit = std::min<std::int64_t>(request.max_tokens, room);
   while (true) {
-    ASSIGN_OR_RETURN(GeneratedToken token, Draw(request, *logits, sequence.length()));
+    ASSIGN_OR_RETURN(GeneratedToken token, Draw(request, *logits, sequence.length(), constraint.get()));
     const bool stop_id =
+        (constraint != nullptr && constraint->IsComplete()) ||
         std::find(request.stop_ids.begin(), request.stop_ids.end(), token.id) != request.stop_ids.end();
     result.tokens.push_back(std::move(token));
     const bool go_on = !request.on_token || request.on_token(result.tokens.back());

@@ -12,6 +12,7 @@
 
 #include "galley/base/error.h"
 #include "galley/base/strong_id.h"
+#include "galley/engine/constraint.h"
 #include "galley/model/config.h"
 
 namespace galley::text {
@@ -52,6 +53,7 @@ struct GenerateRequest {
   SamplingParams sampling;
   int max_tokens = 256;
   std::vector<TokenId> stop_ids;  // the end-of-sentence id, usually; a stop id is reported but ends the sequence
+  std::shared_ptr<const TokenConstraint> constraint = {};  // in its start state; see constraint.h
   // Called after each prefill chunk with rows done and rows in all.
   std::function<void(std::int64_t done, std::int64_t total)> on_prefill;
   // Called for each token, the stop id included; returning false ends generation with kStop (a stop string was found).

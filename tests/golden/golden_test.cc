@@ -31,10 +31,12 @@ std::string Lines(const std::vector<std::string>& lines) {
 void CompareCase(const std::filesystem::path& model_dir, const std::filesystem::path& file, const std::string& set) {
   const auto golden = engine::ReadTensors(file);
   ASSERT_TRUE(golden) << golden.error().ToString();
-  const auto dump = engine::Dump(OptionsFor(model_dir, *golden));
+  engine::DumpOptions options = OptionsFor(model_dir, *golden);
+  options.backend = kBackend;
+  const auto dump = engine::Dump(options);
   ASSERT_TRUE(dump) << dump.error().ToString();
   const Limits limits = Limits::Load(kGolden / "limits.json");
-  EXPECT_EQ(Lines(limits.Violations(engine::CompareTensors(*dump, *golden), set)), "");
+  EXPECT_EQ(Lines(limits.Violations(engine::CompareTensors(*dump, *golden), LimitSet(set))), "");
 }
 
 TEST(Golden, ProbeOfFiveTokens) {
@@ -55,7 +57,7 @@ TEST_P(OneLayer, FromExactInput) {
   const auto golden = engine::ReadTensors(kProbe / "golden_t700.safetensors");
   ASSERT_TRUE(golden);
   const std::vector<std::int32_t> ids = engine::Int32Values(golden->at("ids"));
-  auto loaded = engine::LoadedModel::Load({.model_dir = kProbe, .rows_max = static_cast<int>(ids.size())});
+  auto loaded = engine::LoadedModel::Load({.model_dir = kProbe, .backend = kBackend, .rows_max = static_cast<int>(ids.size())});
   ASSERT_TRUE(loaded) << loaded.error().ToString();
 
   std::vector<Position> rows;
@@ -80,7 +82,7 @@ TEST_P(OneLayer, FromExactInput) {
     theirs[full] = golden->at(full);
   }
   const Limits limits = Limits::Load(kGolden / "limits.json");
-  EXPECT_EQ(Lines(limits.Violations(engine::CompareTensors(ours, theirs), "one_layer")), "");
+  EXPECT_EQ(Lines(limits.Violations(engine::CompareTensors(ours, theirs), LimitSet("one_layer"))), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, OneLayer, testing::Values(2, 4), testing::PrintToStringParamName());
@@ -159,7 +161,7 @@ TEST_P(NanoPrompt, GreedyText) {
   const nlohmann::json cases = nlohmann::json::parse(file);
   const auto found = std::find_if(cases.begin(), cases.end(), [](const auto& c) { return c.at("name") == GetParam(); });
   ASSERT_NE(found, cases.end());
-  auto generator = engine::Generator::Create({.model_dir = kNano});
+  auto generator = engine::Generator::Create({.model_dir = kNano, .backend = kBackend});
   ASSERT_TRUE(generator) << generator.error().ToString();
   const auto ids = (*generator)->tokenizer().Encode(found->at("prompt").get<std::string>(), text::AddedTokens::kMatch);
   ASSERT_TRUE(ids);

@@ -7,7 +7,11 @@
 #include <algorithm>
 #include <cstring>
 
+#ifdef GALLEY_CUDA
+#include "galley/backend/cuda/cuda_backend.h"
+#endif
 #include "galley/backend/ref/ref_backend.h"
+#include "galley/base/check.h"
 #include "galley/base/rng.h"
 #include "galley/model/dsv4/model.h"
 #include "galley/text/compressed_ids.h"
@@ -26,9 +30,20 @@ std::vector<TokenId> RandomIds(std::size_t count, std::uint32_t stream) {
   return ids;
 }
 
+std::unique_ptr<backend::Backend> MakeBackend(int threads) {
+#ifdef GALLEY_CUDA
+  static_cast<void>(threads);
+  auto made = backend::MakeCudaBackend({});
+  CHECK(made) << made.error().ToString();
+  return std::move(*made);
+#else
+  return std::make_unique<backend::RefBackend>(threads);
+#endif
+}
+
 // A model with its own memory; the probe checkpoint has every kind of layer.
 struct Rig {
-  explicit Rig(int threads = 2) : backend(threads) {
+  explicit Rig(int threads = 2) : owned_backend(MakeBackend(threads)), backend(*owned_backend) {
     auto opened = model::Checkpoint::Open(kProbe);
     EXPECT_TRUE(opened) << opened.error().ToString();
     checkpoint = std::make_unique<model::Checkpoint>(std::move(*opened));
@@ -48,7 +63,8 @@ struct Rig {
     state = std::make_unique<model::StateStorage>(std::move(*storage));
   }
 
-  backend::RefBackend backend;
+  std::unique_ptr<backend::Backend> owned_backend;
+  backend::Backend& backend;
   std::unique_ptr<model::Checkpoint> checkpoint;
   std::unique_ptr<model::Model> model;
   std::unique_ptr<model::StateStorage> state;
@@ -77,7 +93,9 @@ struct SequenceRun {
 
   void Collect(const float* values, int rows) {
     const auto count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(rig.checkpoint->config().vocab_size);
-    if (count > 0) logits.insert(logits.end(), values, values + count);
+    const std::size_t before = logits.size();
+    logits.resize(before + count);
+    EXPECT_TRUE(rig.backend.CopyToHost(logits.data() + before, values, count * sizeof(float)));
   }
 
   // Runs the whole sequence in steps of `chunk` rows, alone.
@@ -97,10 +115,15 @@ struct SequenceRun {
       const backend::HistorySlab slab = rig.state->Slab(owner);
       for (std::int64_t j = 0; j < done / slab.ratio; ++j) {
         const backend::HistoryEntry e = backend::EntryAt(slab, blocks.data(), j);
-        bytes.insert(bytes.end(), e.latent, e.latent + slab.latent_bytes());
-        bytes.insert(bytes.end(), e.latent_scales, e.latent_scales + slab.latent_scales());
-        bytes.insert(bytes.end(), e.key, e.key + slab.key_bytes());
-        bytes.insert(bytes.end(), e.key_scales, e.key_scales + slab.key_scales());
+        const auto append = [&](const std::uint8_t* part, std::size_t size) {
+          const std::size_t before = bytes.size();
+          bytes.resize(before + size);
+          EXPECT_TRUE(rig.backend.CopyToHost(bytes.data() + before, part, size));
+        };
+        append(e.latent, slab.latent_bytes());
+        append(e.latent_scales, slab.latent_scales());
+        append(e.key, slab.key_bytes());
+        append(e.key_scales, slab.key_scales());
       }
     }
     return bytes;
@@ -235,7 +258,8 @@ TEST(Invariance, BoundedReplayLeavesSharedHistoryAlone) {
   for (const std::size_t chunk : {172, 31}) {
     SequenceRun warm(rig, 1, ids);
     warm.blocks = cold.blocks;
-    std::memset(rig.state->WindowRing(0).At(1, 0), 0x55, rig.state->layout().slot_bytes);  // a used slot
+    const std::vector<std::uint8_t> used(rig.state->layout().slot_bytes, 0x55);
+    ASSERT_TRUE(rig.backend.CopyToDevice(rig.state->WindowRing(0).At(1, 0), used.data(), used.size()));
     ASSERT_TRUE(
         rig.model->ResetSlot(*rig.state, SlotId{1}, start, std::span(ids).first(static_cast<std::size_t>(start))));
     warm.done = start;

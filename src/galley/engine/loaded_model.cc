@@ -5,6 +5,9 @@
 
 #include <algorithm>
 
+#ifdef GALLEY_CUDA
+#include "galley/backend/cuda/cuda_backend.h"
+#endif
 #include "galley/backend/ref/ref_backend.h"
 #include "galley/base/math.h"
 #include "galley/base/thread_pool.h"
@@ -22,19 +25,26 @@ constexpr int kRowsMax = 1 << 16;
 
 struct BackendEntry {
   std::string_view name;
-  std::unique_ptr<backend::Backend> (*make)(int threads);
+  Result<std::unique_ptr<backend::Backend>> (*make)(int threads);
 };
 
 constexpr BackendEntry kBackends[] = {
     {"ref",
-     [](int threads) -> std::unique_ptr<backend::Backend> { return std::make_unique<backend::RefBackend>(threads); }},
+     [](int threads) -> Result<std::unique_ptr<backend::Backend>> {
+       return std::make_unique<backend::RefBackend>(threads);
+     }},
+#ifdef GALLEY_CUDA
+    {"cuda", [](int) { return backend::MakeCudaBackend({}); }},
+#endif
 };
 
 Result<std::unique_ptr<backend::Backend>> MakeBackend(std::string_view name, int threads) {
   for (const BackendEntry& entry : kBackends) {
     if (entry.name == name) return entry.make(threads == 0 ? UsableProcessors() : threads);
   }
-  return Err(ErrorCode::kUnsupported, fmt::format("\"{}\" is not in this build; it has: ref", name), "backend");
+  std::string names;
+  for (const BackendEntry& entry : kBackends) names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
+  return Err(ErrorCode::kUnsupported, fmt::format("\"{}\" is not in this build; it has: {}", name, names), "backend");
 }
 
 Status CheckRange(std::string_view field, std::int64_t value, std::int64_t low, std::int64_t high) {

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// One site of the hyper-connections (2.2) in two launches. The first works on slices of the hidden dimension, so that
+// few rows still fill the device: expand, partial dot products with the coefficient matrix, collapse. The second works
+// on rows: it adds the slices in ascending order, finishes the coefficients and the norm.
+#include "galley/backend/cuda/kernels.h"
+#include "galley/backend/cuda/numbers.cuh"
+
+namespace galley::backend::cuda {
+namespace {
+
+constexpr int kSlice = 64;                            // hidden values of a slice
+constexpr int kOutputs = kCopies * (kCopies + 2);     // coefficients of a row
+constexpr int kPartials = kOutputs + 2;               // and the sums of squares of h and of x
+constexpr int kRowsAtOnce = 4, kWarps = 8;
+
+struct Scratch {
+  float* partials;  // [T][slices][kPartials]
+  int slices;
+};
+
+__global__ void __launch_bounds__(256) SliceKernel(MhcBoundaryArgs args, Scratch scratch, int rows_per_block) {
+  __shared__ float v[kRowsAtOnce][kCopies][kSlice];
+  const int slice = static_cast<int>(blockIdx.x), warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int copy = static_cast<int>(threadIdx.x) / kSlice, i = static_cast<int>(threadIdx.x) % kSlice;
+  const int d = slice * kSlice + i;
+  const bool inside = d < args.dim;
+  constexpr int kPerWarp = kOutputs / kWarps, kValues = kCopies * kSlice / 32;
+  float fn[kPerWarp][kValues];
+  if (args.fn != nullptr) {
+#pragma unroll
+    for (int o = 0; o < kPerWarp; ++o) {
+#pragma unroll
+      for (int j = 0; j < kValues; ++j) {
+        const int c = j / 2, at = slice * kSlice + j % 2 * 32 + lane;
+        fn[o][j] = at < args.dim ? args.fn[(static_cast<std::int64_t>(warp * kPerWarp + o) * kCopies + c) * args.dim + at]
+                                 : 0.0f;
+      }
+    }
+  }
+  const int first = static_cast<int>(blockIdx.y) * rows_per_block, last = min(args.rows, first + rows_per_block);
+  for (int t0 = first; t0 < last; t0 += kRowsAtOnce) {
+    const int count = min(kRowsAtOnce, last - t0);
+#pragma unroll
+    for (int j = 0; j < kRowsAtOnce; ++j) {
+      const bool valid = inside && j < count;
+      v[j][copy][i] = valid ? ToFloat(args.h[(static_cast<std::int64_t>(t0 + j) * kCopies + copy) * args.dim + d]) : 0.0f;
+    }
+    __syncthreads();
+    if (args.y != nullptr) {
+      float next[kRowsAtOnce];
+#pragma unroll
+      for (int j = 0; j < kRowsAtOnce; ++j) {
+        next[j] = 0;
+        if (!inside || j >= count) continue;
+        const std::int64_t t = t0 + j;
+        float mixed = 0;
+#pragma unroll
+        for (int from = 0; from < kCopies; ++from) {
+          mixed += args.comb_in[(t * kCopies + from) * kCopies + copy] * v[j][from][i];
+        }
+        const BFloat16 rounded = ToBFloat16(args.post_in[t * kCopies + copy] * ToFloat(args.y[t * args.dim + d]) + mixed);
+        args.h[(t * kCopies + copy) * args.dim + d] = rounded;
+        next[j] = ToFloat(rounded);
+      }
+      __syncthreads();
+#pragma unroll
+      for (int j = 0; j < kRowsAtOnce; ++j) v[j][copy][i] = next[j];
+      __syncthreads();
+    }
+    for (int j = 0; j < count; ++j) {
+      const std::int64_t t = t0 + j;
+      float* out = scratch.partials + (t * scratch.slices + slice) * kPartials;
+      if (args.fn != nullptr) {
+        float value[kValues], square = 0;
+#pragma unroll
+        for (int k = 0; k < kValues; ++k) value[k] = v[j][k / 2][k % 2 * 32 + lane];
+#pragma unroll
+        for (int o = 0; o < kPerWarp; ++o) {
+          float sum = 0;
+#pragma unroll
+          for (int k = 0; k < kValues; ++k) sum += fn[o][k] * value[k];
+          sum = WarpSum(sum);
+          if (lane == 0) out[warp * kPerWarp + o] = sum;
+        }
+        if (warp == 0) {
+#pragma unroll
+          for (int k = 0; k < kValues; ++k) square += value[k] * value[k];
+          square = WarpSum(square);
+          if (lane == 0) out[kOutputs] = square;
+        }
+      }
+      if (args.x != nullptr && warp == 4 + j) {  // a warp a row
+        float square = 0;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int at = half * 32 + lane;
+          float sum = 0;
+#pragma unroll
+          for (int c = 0; c < kCopies; ++c) sum += args.pre_in[t * kCopies + c] * v[j][c][at];
+          const BFloat16 rounded = ToBFloat16(sum);
+          if (slice * kSlice + at < args.dim) args.x[t * args.dim + slice * kSlice + at] = rounded;
+          square += ToFloat(rounded) * ToFloat(rounded);
+        }
+        square = WarpSum(square);
+        if (lane == 0) out[kOutputs + 1] = square;
+      }
+    }
+    __syncthreads();
+  }
+}
+
+// Lanes 0 … 15 hold the mixing matrix, lane 4j + k its entry (j, k).
+__device__ float Sinkhorn(float m, int iterations, float eps) {
+  const auto row_sum = [](float x) {
+    x += __shfl_xor_sync(kFullWarp, x, 1);
+    return x + __shfl_xor_sync(kFullWarp, x, 2);
+  };
+  const auto column_sum = [](float x) {
+    x += __shfl_xor_sync(kFullWarp, x, 4);
+    return x + __shfl_xor_sync(kFullWarp, x, 8);
+  };
+  float largest = fmaxf(m, __shfl_xor_sync(kFullWarp, m, 1));
+  largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, 2));
+  m = expf(m - largest);
+  m = m / row_sum(m) + eps;
+  for (int i = 0; i < iterations; ++i) {
+    if (i > 0) m /= row_sum(m) + eps;
+    m /= column_sum(m) + eps;
+  }
+  return m;
+}
+
+__global__ void __launch_bounds__(256) RowKernel(MhcBoundaryArgs args, Scratch scratch) {
+  __shared__ float sums[kPartials];
+  const auto t = static_cast<std::int64_t>(blockIdx.x);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const float* partials = scratch.partials + t * scratch.slices * kPartials;
+  for (int o = warp; o < kPartials; o += kWarps) {
+    float sum = 0;
+    for (int s = lane; s < scratch.slices; s += 32) sum += partials[s * kPartials + o];
+    sum = WarpSum(sum);
+    if (lane == 0) sums[o] = sum;
+  }
+  __syncthreads();
+  const float dim = static_cast<float>(args.dim);
+  if (args.fn != nullptr && warp == 0) {
+    const float r = 1.0f / sqrtf(sums[kOutputs] / (dim * kCopies) + args.norm_eps);
+    if (lane < kCopies) {
+      const float pre = sums[lane] * r * args.scale[0] + args.base[lane];
+      const float post = sums[kCopies + lane] * r * args.scale[1] + args.base[kCopies + lane];
+      args.pre_out[t * kCopies + lane] = SigmoidOf(pre) + args.hc_eps;
+      args.post_out[t * kCopies + lane] = 2 * SigmoidOf(post);
+    }
+    const int at = 2 * kCopies + lane % 16;
+    const float mixed = Sinkhorn(sums[at] * r * args.scale[2] + args.base[at], args.sinkhorn_iters, args.hc_eps);
+    if (lane < 16) args.comb_out[t * 16 + lane] = mixed;
+  }
+  if (args.x == nullptr || args.norm == nullptr) return;
+  const float r = 1.0f / sqrtf(sums[kOutputs + 1] / dim + args.norm_eps);
+  for (int i = static_cast<int>(threadIdx.x); i < args.dim; i += 256) {
+    BFloat16& x = args.x[t * args.dim + i];
+    x = ToBFloat16(ToFloat(args.norm[i]) * (ToFloat(x) * r));
+  }
+}
+
+}  // namespace
+
+std::size_t MhcScratchBytes(int rows, int dim) {
+  return static_cast<std::size_t>(rows) * static_cast<std::size_t>((dim + kSlice - 1) / kSlice) * kPartials *
+         sizeof(float);
+}
+
+void MhcBoundary(const MhcBoundaryArgs& args, float* scratch, cudaStream_t stream) {
+  if (args.rows == 0) return;
+  const Scratch s{.partials = scratch, .slices = (args.dim + kSlice - 1) / kSlice};
+  const int rows_per_block = args.rows <= 16 ? kRowsAtOnce : 16;
+  SliceKernel<<<dim3(static_cast<unsigned>(s.slices), static_cast<unsigned>((args.rows + rows_per_block - 1) / rows_per_block)),
+                256, 0, stream>>>(args, s, rows_per_block);
+  if (args.fn == nullptr && (args.x == nullptr || args.norm == nullptr)) return;
+  RowKernel<<<static_cast<unsigned>(args.rows), 256, 0, stream>>>(args, s);
+}
+
+}  // namespace galley::backend::cuda

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ops that move or combine whole rows: embedding, gathers, means, norms, window rings.
+#include "galley/backend/cuda/kernels.h"
+#include "galley/backend/cuda/step.cuh"
+
+namespace galley::backend::cuda {
+namespace {
+
+__global__ void EmbedKernel(EmbedArgs args) {
+  const auto t = static_cast<std::int64_t>(blockIdx.x);
+  const BFloat16* from = args.table + static_cast<std::int64_t>(args.step.tokens[t]) * args.dim;
+  for (int i = static_cast<int>(threadIdx.x); i < args.copies * args.dim; i += static_cast<int>(blockDim.x)) {
+    args.h[t * args.copies * args.dim + i] = from[i % args.dim];
+  }
+  const int copy = static_cast<int>(threadIdx.x);
+  if (copy < args.copies) args.pre[t * args.copies + copy] = copy == 0 ? 1.0f : 0.0f;
+}
+
+__global__ void MeanCopiesKernel(MeanCopiesArgs args) {
+  const auto t = static_cast<std::int64_t>(blockIdx.y);
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i >= args.dim) return;
+  float sum = 0;
+  for (int c = 0; c < args.copies; ++c) sum += ToFloat(args.h[(t * args.copies + c) * args.dim + i]);
+  args.out[t * args.out_stride + i] = ToBFloat16(sum / static_cast<float>(args.copies));
+}
+
+__global__ void WindowWriteKernel(WindowWriteArgs args) {
+  const int t = static_cast<int>(blockIdx.x);
+  const SequenceEntry& sequence = args.step.sequence_of(t);
+  const int i = t - sequence.first_row;
+  // A chunk longer than the ring leaves its last rows; earlier ones would race with them for the same place.
+  if (i < sequence.rows - args.ring.rows) return;
+  std::uint8_t* to = RingRow(args.ring, sequence.slot, std::int64_t{sequence.start} + i);
+  const std::uint8_t* from = args.window + static_cast<std::size_t>(t) * args.ring.row_bytes;
+  for (std::size_t b = threadIdx.x; b < args.ring.row_bytes; b += blockDim.x) to[b] = from[b];
+}
+
+__global__ void GatherRowsKernel(const std::byte* in, std::byte* out, const std::int32_t* rows, std::size_t bytes) {
+  const std::byte* from = in + static_cast<std::size_t>(rows[blockIdx.x]) * bytes;
+  std::byte* to = out + static_cast<std::size_t>(blockIdx.x) * bytes;
+  if (bytes % 16 == 0) {
+    for (std::size_t i = threadIdx.x; i < bytes / 16; i += blockDim.x) {
+      reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];
+    }
+  } else {
+    for (std::size_t i = threadIdx.x; i < bytes; i += blockDim.x) to[i] = from[i];
+  }
+}
+
+__global__ void NormRowsKernel(const BFloat16* x, const std::int32_t* rows, int dim, const BFloat16* weight, float eps,
+                               BFloat16* out) {
+  __shared__ float shared[8];
+  const auto i = static_cast<std::int64_t>(blockIdx.x);
+  const BFloat16* from = x + (rows != nullptr ? rows[i] : i) * dim;
+  float square = 0;
+  for (int d = static_cast<int>(threadIdx.x); d < dim; d += 256) {
+    const float value = ToFloat(from[d]);
+    square += value * value;
+  }
+  const float r = 1.0f / sqrtf(BlockSum<8>(square, shared) / static_cast<float>(dim) + eps);
+  for (int d = static_cast<int>(threadIdx.x); d < dim; d += 256) {
+    out[i * dim + d] = ToBFloat16(ToFloat(weight[d]) * (ToFloat(from[d]) * r));
+  }
+}
+
+}  // namespace
+
+void Embed(const EmbedArgs& args, cudaStream_t stream) {
+  EmbedKernel<<<static_cast<unsigned>(args.step.rows), 256, 0, stream>>>(args);
+}
+
+void MeanCopies(const MeanCopiesArgs& args, cudaStream_t stream) {
+  if (args.rows == 0) return;
+  MeanCopiesKernel<<<dim3(static_cast<unsigned>((args.dim + 255) / 256), static_cast<unsigned>(args.rows)), 256, 0,
+                     stream>>>(args);
+}
+
+void WindowWrite(const WindowWriteArgs& args, cudaStream_t stream) {
+  if (args.step.rows == 0) return;
+  WindowWriteKernel<<<static_cast<unsigned>(args.step.rows), 128, 0, stream>>>(args);
+}
+
+void GatherRows(const GatherRowsArgs& args, const std::int32_t* device_rows, cudaStream_t stream) {
+  if (args.count == 0) return;
+  GatherRowsKernel<<<static_cast<unsigned>(args.count), 256, 0, stream>>>(
+      static_cast<const std::byte*>(args.in), static_cast<std::byte*>(args.out), device_rows, args.row_bytes);
+}
+
+void NormRows(const BFloat16* x, const std::int32_t* rows, int count, int dim, const BFloat16* weight, float eps,
+              BFloat16* out, cudaStream_t stream) {
+  if (count == 0) return;
+  NormRowsKernel<<<static_cast<unsigned>(count), 256, 0, stream>>>(x, rows, dim, weight, eps, out);
+}
+
+}  // namespace galley::backend::cuda

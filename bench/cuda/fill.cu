@@ -16,9 +16,9 @@ __global__ void FillKernel(std::uint32_t* words, std::size_t count, Pattern patt
        i += static_cast<std::size_t>(gridDim.x) * blockDim.x) {
     const std::uint32_t bits = Hash(i + seed * 0x9E3779B97F4A7C15ull);
     std::uint32_t word = bits;
-    if (pattern == Pattern::kE4M3) word = (bits & 0x87878787u) | 0x38383838u;      // ±1 … ±1.9
-    if (pattern == Pattern::kScales) word = 0x77777777u + (bits & 0x01010101u);    // 2^-8, 2^-7
-    if (pattern == Pattern::kBF16) word = (bits & 0x807F807Fu) | 0x3F003F00u;      // ±0.5 … ±1
+    if (pattern == Pattern::kE4M3) word = (bits & 0x87878787u) | 0x38383838u;    // ±1 … ±1.9
+    if (pattern == Pattern::kScales) word = 0x77777777u + (bits & 0x01010101u);  // 2^-8, 2^-7
+    if (pattern == Pattern::kBF16) word = (bits & 0x807F807Fu) | 0x3F003F00u;    // ±0.5 … ±1
     if (pattern == Pattern::kFloat) word = (bits & 0x807FFFFFu) | 0x3F000000u;
     words[i] = word;
   }
@@ -39,8 +39,8 @@ __global__ void ReadKernel(const uint4* words, std::size_t count, std::uint32_t*
 
 void Fill(void* device, std::size_t bytes, Pattern pattern, std::uint64_t seed, void* stream) {
   if (bytes < 4) return;
-  FillKernel<<<1056, 256, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<std::uint32_t*>(device), bytes / 4, pattern,
-                                                                  seed);
+  FillKernel<<<1056, 256, 0, static_cast<cudaStream_t>(stream)>>>(static_cast<std::uint32_t*>(device), bytes / 4,
+                                                                  pattern, seed);
 }
 
 void ReadAll(const void* device, std::size_t bytes, void* out, void* stream) {

@@ -21,7 +21,8 @@ using backend::Weight;
 using backend::WeightFormat;
 
 // V4.1-Flash.
-constexpr int kDim = 5120, kInter = 2304, kExperts = 384, kTopk = 6, kHeads = 64, kRank = 1280, kGroups = 8, kLowRank = 1024;
+constexpr int kDim = 5120, kInter = 2304, kExperts = 384, kTopk = 6, kHeads = 64, kRank = 1280, kGroups = 8,
+              kLowRank = 1024;
 constexpr int kVocab = 129280;
 
 class Bench {
@@ -79,7 +80,8 @@ class Bench {
     constexpr std::size_t kBytes = std::size_t{4} << 30;
     const auto* data = Random<std::uint8_t>(kBytes, Pattern::kAny);
     auto* out = Raw<std::uint32_t>(1);
-    const auto us = backend::MeasureMicroseconds(backend_, [&] { ReadAll(data, kBytes, out, stream_); }, 10);
+    const auto us = backend::MeasureMicroseconds(
+        backend_, [&] { ReadAll(data, kBytes, out, stream_); }, 10);
     CHECK(us) << us.error().ToString();
     bandwidth_ = static_cast<double>(kBytes) / *us * 1e6;
     fmt::print("read bandwidth of this run: {:.2f} TB/s\n\n", bandwidth_ / 1e12);
@@ -92,7 +94,8 @@ class Bench {
     const int each = rows / sequences, blocks_each = position / backend::kBlockTokens + 1;
     for (int s = 0; s < sequences; ++s) {
       const int start = position + 1 - each;
-      table.push_back({.slot = s, .first_row = s * each, .rows = each, .start = start, .block_offset = s * blocks_each});
+      table.push_back(
+          {.slot = s, .first_row = s * each, .rows = each, .start = start, .block_offset = s * blocks_each});
       for (int i = 0; i < each; ++i) tokens.push_back(i), positions.push_back(start + i), row_sequence.push_back(s);
       for (int b = 0; b < blocks_each; ++b) blocks.push_back(s * blocks_each + b);
     }
@@ -116,7 +119,8 @@ class Bench {
 };
 
 void Dense(Bench& b, const std::vector<int>& row_counts) {
-  const Weight wq_a = b.Matrix(WeightFormat::kFp8Block32, kRank, kDim), wkv = b.Matrix(WeightFormat::kFp8Block32, 512, kDim);
+  const Weight wq_a = b.Matrix(WeightFormat::kFp8Block32, kRank, kDim),
+               wkv = b.Matrix(WeightFormat::kFp8Block32, 512, kDim);
   const Weight wq_b = b.Matrix(WeightFormat::kFp8Block32, kHeads * 512, kRank);
   const Weight wo_a = b.Matrix(WeightFormat::kFp8Block32, kGroups * kLowRank, 4096);
   const Weight wo_b = b.Matrix(WeightFormat::kFp8Block32, kDim, kGroups * kLowRank);
@@ -132,18 +136,31 @@ void Dense(Bench& b, const std::vector<int>& row_counts) {
     const backend::Rope rope = b.Rope();
     const double flop = 2.0 * rows * (126.6e6 + 0.0);
     const int replays = rows > 256 ? 3 : 20;
-    b.Report(fmt::format("attention projections (AttnIn + AttnOut), {} rows", rows), 126.6e6 * (1 + 1.0 / 1024), flop, 1,
-             [&] {
-               b.backend().AttnIn({.step = step, .x = x, .wq_a = wq_a, .wq_b = wq_b, .wkv = wkv, .q_norm = norm,
-                                   .kv_norm = norm, .heads = kHeads, .head_dim = 512, .eps = 1e-20f, .rope = rope,
-                                   .qr = qr, .q = q, .window = window});
-               b.backend().AttnOut({.rows = rows, .groups = kGroups, .o = q, .wo_a = wo_a, .wo_b = wo_b, .y = y});
-             },
-             replays);
+    b.Report(
+        fmt::format("attention projections (AttnIn + AttnOut), {} rows", rows), 126.6e6 * (1 + 1.0 / 1024), flop, 1,
+        [&] {
+          b.backend().AttnIn({.step = step,
+                              .x = x,
+                              .wq_a = wq_a,
+                              .wq_b = wq_b,
+                              .wkv = wkv,
+                              .q_norm = norm,
+                              .kv_norm = norm,
+                              .heads = kHeads,
+                              .head_dim = 512,
+                              .eps = 1e-20f,
+                              .rope = rope,
+                              .qr = qr,
+                              .q = q,
+                              .window = window});
+          b.backend().AttnOut({.rows = rows, .groups = kGroups, .o = q, .wo_a = wo_a, .wo_b = wo_b, .y = y});
+        },
+        replays);
     const auto one = [&](const char* name, const Weight& w) {
-      b.Report(fmt::format("Linear {} {}x{}, {} rows", name, w.rows, w.cols, rows), static_cast<double>(w.rows * w.cols),
-               2.0 * rows * static_cast<double>(w.rows * w.cols), 1,
-               [&] { b.backend().Linear({.rows = rows, .weight = w, .x = q, .out = q + 0}); }, replays);
+      b.Report(
+          fmt::format("Linear {} {}x{}, {} rows", name, w.rows, w.cols, rows), static_cast<double>(w.rows * w.cols),
+          2.0 * rows * static_cast<double>(w.rows * w.cols), 1,
+          [&] { b.backend().Linear({.rows = rows, .weight = w, .x = q, .out = q + 0}); }, replays);
     };
     if (rows == 64 || rows == 1 || rows > 256) one("wq_b", wq_b), one("wo_b", wo_b);
   }
@@ -175,7 +192,8 @@ void Moe(Bench& b, const std::vector<int>& row_counts) {
   const ExpertWeights shared{.w1 = b.Matrix(WeightFormat::kFp8Block32, kInter, kDim),
                              .w2 = b.Matrix(WeightFormat::kFp8Block32, kDim, kInter),
                              .w3 = b.Matrix(WeightFormat::kFp8Block32, kInter, kDim)};
-  const double expert_bytes = 3.0 * kInter * kDim * (0.5 + 1.0 / 32), shared_bytes = 3.0 * kInter * kDim * (1 + 1.0 / 1024);
+  const double expert_bytes = 3.0 * kInter * kDim * (0.5 + 1.0 / 32),
+               shared_bytes = 3.0 * kInter * kDim * (1 + 1.0 / 1024);
   std::mt19937_64 random(7);
   const int largest = *std::max_element(row_counts.begin(), row_counts.end());
   const auto* x = b.Random<BFloat16>(static_cast<std::size_t>(largest) * kDim, Pattern::kBF16);
@@ -194,16 +212,24 @@ void Moe(Bench& b, const std::vector<int>& row_counts) {
       }
       const float* weights = b.Place(ones);
       const double flop = 2.0 * rows * 3 * kInter * kDim * (kTopk + 1);
-      b.Report(fmt::format("Moe {} rows, {}, {:.1f} experts", rows, zipf ? "Zipf" : "uniform", touched),
-               touched * expert_bytes + shared_bytes, flop, sets,
-               [&] {
-                 for (const std::int32_t* chosen : experts) {
-                   b.backend().Moe({.rows = rows, .x = x, .experts = chosen, .weights = weights, .topk = kTopk,
-                                    .expert_count = kExperts, .routed = routed.data(), .shared = shared,
-                                    .swiglu_limit = 10, .y = y});
-                 }
-               },
-               rows > 256 ? 3 : 10);
+      b.Report(
+          fmt::format("Moe {} rows, {}, {:.1f} experts", rows, zipf ? "Zipf" : "uniform", touched),
+          touched * expert_bytes + shared_bytes, flop, sets,
+          [&] {
+            for (const std::int32_t* chosen : experts) {
+              b.backend().Moe({.rows = rows,
+                               .x = x,
+                               .experts = chosen,
+                               .weights = weights,
+                               .topk = kTopk,
+                               .expert_count = kExperts,
+                               .routed = routed.data(),
+                               .shared = shared,
+                               .swiglu_limit = 10,
+                               .y = y});
+            }
+          },
+          rows > 256 ? 3 : 10);
     }
   }
   const Weight gate = b.Matrix(WeightFormat::kBF16, kExperts, kDim);
@@ -213,8 +239,14 @@ void Moe(Bench& b, const std::vector<int>& row_counts) {
     auto* chosen = b.Raw<std::int32_t>(static_cast<std::size_t>(rows * kTopk));
     auto* weights = b.Raw<float>(static_cast<std::size_t>(rows * kTopk));
     b.Report(fmt::format("Route {} rows", rows), kExperts * kDim * 2.0, 2.0 * rows * kExperts * kDim, 1, [&] {
-      b.backend().Route({.step = step, .x = x, .gate = gate, .bias = bias, .topk = kTopk, .scale = 1.5f,
-                         .experts = chosen, .weights = weights});
+      b.backend().Route({.step = step,
+                         .x = x,
+                         .gate = gate,
+                         .bias = bias,
+                         .topk = kTopk,
+                         .scale = 1.5f,
+                         .experts = chosen,
+                         .weights = weights});
     });
   }
 }
@@ -229,7 +261,9 @@ void Attention(Bench& b, const std::vector<int>& row_counts) {
     const std::size_t blocks = static_cast<std::size_t>(prefill ? 1 : rows) * 64;
     slab.base = b.Random<std::byte>(blocks * slab.block_bytes(), Pattern::kE4M3);
     const backend::Ring ring{.base = b.Random<std::byte>(t * 133 * 528, Pattern::kE4M3),
-                             .slot_bytes = 133 * 528, .rows = 133, .row_bytes = 528};
+                             .slot_bytes = 133 * 528,
+                             .rows = 133,
+                             .row_bytes = 528};
     std::vector<std::int32_t> list;
     for (int r = 0; r < rows; ++r) {
       const int visible = prefill ? std::max(1, r + 1) : position + 1;
@@ -241,14 +275,26 @@ void Attention(Bench& b, const std::vector<int>& row_counts) {
     const auto* places = b.Place(list);
     const auto* sink = b.Random<float>(kHeads, Pattern::kFloat);
     const backend::Rope rope = b.Rope();
-    b.Report(fmt::format("Attention {} rows, 128 + 512 keys", rows), rows * (215e3 + 4.0 * kHeads * 512),
-             rows * 640.0 * kHeads * 4 * 512, 1,
-             [&] {
-               b.backend().Attention({.step = step, .q = q, .window = window, .ring = ring, .window_size = 128,
-                                      .window_places = 128, .heads = kHeads, .head_dim = 512, .sink = sink, .rope = rope,
-                                      .list = places, .topk = 512, .slab = slab, .out = out});
-             },
-             prefill ? 3 : 20);
+    b.Report(
+        fmt::format("Attention {} rows, 128 + 512 keys", rows), rows * (215e3 + 4.0 * kHeads * 512),
+        rows * 640.0 * kHeads * 4 * 512, 1,
+        [&] {
+          b.backend().Attention({.step = step,
+                                 .q = q,
+                                 .window = window,
+                                 .ring = ring,
+                                 .window_size = 128,
+                                 .window_places = 128,
+                                 .heads = kHeads,
+                                 .head_dim = 512,
+                                 .sink = sink,
+                                 .rope = rope,
+                                 .list = places,
+                                 .topk = 512,
+                                 .slab = slab,
+                                 .out = out});
+        },
+        prefill ? 3 : 20);
   }
 }
 
@@ -273,11 +319,24 @@ void Index(Bench& b) {
       const bool user = role == CandidateRole::kUser;
       const double keys = user ? 16384 : 131072.0 / ratio;
       b.Report(fmt::format("IndexSelect 64 rows, 128 K, ratio {}, {}", ratio,
-                           user ? "candidates" : role == CandidateRole::kSource ? "source" : "plain"),
+                           user                             ? "candidates"
+                           : role == CandidateRole::kSource ? "source"
+                                                            : "plain"),
                kRows * keys * 68, kRows * keys * 2 * 32 * 128, 1, [&] {
-                 b.backend().IndexSelect({.step = step, .x = x, .qr = qr, .wq_b = wq_b, .weights_proj = proj, .heads = 32,
-                                          .topk = 512, .rope = rope, .slab = slab, .role = role, .candidate_blocks = 2048,
-                                          .candidate_block_size = 8, .candidates = candidates, .list = list});
+                 b.backend().IndexSelect({.step = step,
+                                          .x = x,
+                                          .qr = qr,
+                                          .wq_b = wq_b,
+                                          .weights_proj = proj,
+                                          .heads = 32,
+                                          .topk = 512,
+                                          .rope = rope,
+                                          .slab = slab,
+                                          .role = role,
+                                          .candidate_blocks = 2048,
+                                          .candidate_block_size = 8,
+                                          .candidates = candidates,
+                                          .list = list});
                });
     }
   }
@@ -297,12 +356,27 @@ void Boundary(Bench& b, const std::vector<int>& row_counts) {
     auto* pre_out = b.Raw<float>(t * 4);
     auto* post = b.Random<float>(t * 4, Pattern::kFloat);
     auto* comb = b.Random<float>(t * 16, Pattern::kFloat);
-    b.Report(fmt::format("MhcBoundary {} rows", rows), rows * (kDim * 2.0 * 10) + 24 * 4.0 * kDim * 4, rows * 2.0 * 24 * 4 * kDim, 1,
-             [&] {
-               b.backend().MhcBoundary({.rows = rows, .dim = kDim, .copies = 4, .norm_eps = 1e-20f, .h = h, .y = y,
-                                        .post_in = post, .comb_in = comb, .fn = fn, .base = base, .scale = scale,
-                                        .sinkhorn_iters = 20, .hc_eps = 1e-6f, .pre_out = pre_out, .post_out = post,
-                                        .comb_out = comb, .pre_in = pre, .norm = norm, .x = x});
+    b.Report(fmt::format("MhcBoundary {} rows", rows), rows * (kDim * 2.0 * 10) + 24 * 4.0 * kDim * 4,
+             rows * 2.0 * 24 * 4 * kDim, 1, [&] {
+               b.backend().MhcBoundary({.rows = rows,
+                                        .dim = kDim,
+                                        .copies = 4,
+                                        .norm_eps = 1e-20f,
+                                        .h = h,
+                                        .y = y,
+                                        .post_in = post,
+                                        .comb_in = comb,
+                                        .fn = fn,
+                                        .base = base,
+                                        .scale = scale,
+                                        .sinkhorn_iters = 20,
+                                        .hc_eps = 1e-6f,
+                                        .pre_out = pre_out,
+                                        .post_out = post,
+                                        .comb_out = comb,
+                                        .pre_in = pre,
+                                        .norm = norm,
+                                        .x = x});
              });
   }
   const Weight head = b.Matrix(WeightFormat::kBF16, kVocab, kDim);
@@ -313,8 +387,14 @@ void Boundary(Bench& b, const std::vector<int>& row_counts) {
     auto* logits = b.Raw<float>(static_cast<std::size_t>(rows) * kVocab);
     b.Report(fmt::format("Head {} rows", rows), static_cast<double>(kVocab) * kDim * 2 + rows * 4.0 * kVocab,
              2.0 * rows * kVocab * kDim, 1, [&] {
-               b.backend().Head({.dim = kDim, .count = rows, .row_list = list.data(), .x = x, .norm = norm, .eps = 1e-20f,
-                                 .head = head, .logits = logits});
+               b.backend().Head({.dim = kDim,
+                                 .count = rows,
+                                 .row_list = list.data(),
+                                 .x = x,
+                                 .norm = norm,
+                                 .eps = 1e-20f,
+                                 .head = head,
+                                 .logits = logits});
              });
   }
 }

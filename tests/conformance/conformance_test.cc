@@ -19,7 +19,8 @@ Result<std::unique_ptr<backend::Backend>> MakeBackend(const std::string& name) {
 #ifdef GALLEY_CUDA
   if (name == "cuda") return backend::MakeCudaBackend({});
 #endif
-  if (name == "ref") return std::unique_ptr<backend::Backend>(std::make_unique<backend::RefBackend>(UsableProcessors()));
+  if (name == "ref")
+    return std::unique_ptr<backend::Backend>(std::make_unique<backend::RefBackend>(UsableProcessors()));
   return Err(ErrorCode::kUnsupported, name + " is not in this build");
 }
 
@@ -64,7 +65,8 @@ std::vector<std::size_t> Indices() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Ops, Conformance, testing::Combine(testing::ValuesIn(BackendNames()), testing::ValuesIn(Indices())),
+INSTANTIATE_TEST_SUITE_P(Ops, Conformance,
+                         testing::Combine(testing::ValuesIn(BackendNames()), testing::ValuesIn(Indices())),
                          [](const auto& test) {
                            return std::get<0>(test.param) + "_" + OpCases()[std::get<1>(test.param)].name;
                          });

@@ -13,8 +13,8 @@ namespace {
 
 using backend::WeightFormat;
 
-constexpr double kBf16Limit = 4e-3;    // one rounding in a few falls the other way
-constexpr double kFloatLimit = 2e-5;   // fp32 sums in another order
+constexpr double kBf16Limit = 4e-3;       // one rounding in a few falls the other way
+constexpr double kFloatLimit = 2e-5;      // fp32 sums in another order
 constexpr double kQuantizedLimit = 2e-2;  // such a rounding before a quantiser moves a value by a step of its grid
 
 std::size_t Size(std::int64_t n) {
@@ -133,16 +133,18 @@ void EngramRows(OpRig& rig) {
   const backend::EngramHashView hash{rig.Place(multipliers), rig.Place(primes), rig.Place(offsets)};
   const std::vector<backend::EngramHashView> hashes = {hash, hash};
   auto* memory = rig.InOut("ring", ring, kRing, Check::kExact);
-  rig.backend().EngramRows(
-      {.step = step.view,
-       .compressed_ids = rig.Place(ids),
-       .pad = 7,
-       .id_ring = {.base = reinterpret_cast<std::byte*>(memory), .slot_bytes = kRing * 4, .rows = kRing, .row_bytes = 4},
-       .max_ngram = kNgram,
-       .heads = kHeads,
-       .layers = 2,
-       .hashes = hashes.data(),
-       .rows = rig.Out<std::int32_t>("rows", 2 * Size(step.view.rows), kColumns, Check::kExact)});
+  rig.backend().EngramRows({.step = step.view,
+                            .compressed_ids = rig.Place(ids),
+                            .pad = 7,
+                            .id_ring = {.base = reinterpret_cast<std::byte*>(memory),
+                                        .slot_bytes = kRing * 4,
+                                        .rows = kRing,
+                                        .row_bytes = 4},
+                            .max_ngram = kNgram,
+                            .heads = kHeads,
+                            .layers = 2,
+                            .hashes = hashes.data(),
+                            .rows = rig.Out<std::int32_t>("rows", 2 * Size(step.view.rows), kColumns, Check::kExact)});
 }
 
 void EngramGatherAndMix(OpRig& rig, int rows, int dim) {
@@ -245,20 +247,19 @@ void Compress(OpRig& rig, const std::vector<SequenceShape>& sequences, int dim, 
   slab.base = reinterpret_cast<std::byte*>(rig.InOut("history", bytes, slab.block_bytes(), Check::kList, 0.02));
   const bool pairs = ratio == 2;
   auto* ring = rig.InOut("inputs", inputs, 1024, Check::kFloat, kFloatLimit);
-  rig.backend().Compress({.step = step.view,
-                          .x = rig.Normals(Size(step.view.rows * dim)),
-                          .wkv = rig.Matrix(WeightFormat::kBF16, 512, dim),
-                          .wgate = pairs ? rig.Matrix(WeightFormat::kBF16, 512, dim) : backend::Weight{},
-                          .norm = rig.Normals(512),
-                          .index_wk = rig.Matrix(WeightFormat::kBF16, 128, 512),
-                          .index_norm = rig.Normals(128),
-                          .eps = 1e-20f,
-                          .rope = MakeRope(rig),
-                          .slab = slab,
-                          .input_ring = {.base = reinterpret_cast<std::byte*>(ring),
-                                         .slot_bytes = kRing * 4096,
-                                         .rows = kRing,
-                                         .row_bytes = 4096}});
+  rig.backend().Compress(
+      {.step = step.view,
+       .x = rig.Normals(Size(step.view.rows * dim)),
+       .wkv = rig.Matrix(WeightFormat::kBF16, 512, dim),
+       .wgate = pairs ? rig.Matrix(WeightFormat::kBF16, 512, dim) : backend::Weight{},
+       .norm = rig.Normals(512),
+       .index_wk = rig.Matrix(WeightFormat::kBF16, 128, 512),
+       .index_norm = rig.Normals(128),
+       .eps = 1e-20f,
+       .rope = MakeRope(rig),
+       .slab = slab,
+       .input_ring = {
+           .base = reinterpret_cast<std::byte*>(ring), .slot_bytes = kRing * 4096, .rows = kRing, .row_bytes = 4096}});
 }
 
 struct IndexShape {
@@ -310,11 +311,10 @@ void Attention(OpRig& rig, const std::vector<SequenceShape>& sequences, int head
   const StepData step = MakeStep(rig, sequences, 10);
   const auto t = Size(step.view.rows);
   constexpr int kRing = 133;
-  const backend::Ring ring{
-      .base = reinterpret_cast<std::byte*>(rig.Place(RandomRecords(rig, step.slots * kRing, 512))),
-      .slot_bytes = kRing * 528,
-      .rows = kRing,
-      .row_bytes = 528};
+  const backend::Ring ring{.base = reinterpret_cast<std::byte*>(rig.Place(RandomRecords(rig, step.slots * kRing, 512))),
+                           .slot_bytes = kRing * 528,
+                           .rows = kRing,
+                           .row_bytes = 528};
   backend::HistorySlab slab{.ratio = ratio, .latent_dim = 512, .index_dim = 128};
   std::vector<std::int32_t> list(t * Size(topk), -1);
   if (topk > 0) {
@@ -324,30 +324,30 @@ void Attention(OpRig& rig, const std::vector<SequenceShape>& sequences, int head
       for (int i = 0; i < topk && i * stride < visible; ++i) list[row * Size(topk) + Size(i)] = i * stride;
     }
   }
-  rig.backend().Attention({.step = step.view,
-                           .q = rig.Normals(t * Size(heads * 512)),
-                           .window = rig.Place(RandomRecords(rig, step.view.rows, 512)),
-                           .ring = ring,
-                           .decoder_floor = decoder,
-                           .window_size = 128,
-                           .window_places = 128,
-                           .heads = heads,
-                           .head_dim = 512,
-                           .sink = rig.Floats(Size(heads)),
-                           .rope = MakeRope(rig),
-                           .list = topk > 0 ? rig.Place(list) : nullptr,
-                           .topk = topk,
-                           .slab = slab,
-                           .out = rig.Out<BFloat16>("out", t, Size(heads * 512), Check::kBFloat16, kBf16Limit),
-                           .unrotated_copy = rig.Out<BFloat16>("unrotated", t, Size(heads * 512), Check::kBFloat16, kBf16Limit)});
+  rig.backend().Attention(
+      {.step = step.view,
+       .q = rig.Normals(t * Size(heads * 512)),
+       .window = rig.Place(RandomRecords(rig, step.view.rows, 512)),
+       .ring = ring,
+       .decoder_floor = decoder,
+       .window_size = 128,
+       .window_places = 128,
+       .heads = heads,
+       .head_dim = 512,
+       .sink = rig.Floats(Size(heads)),
+       .rope = MakeRope(rig),
+       .list = topk > 0 ? rig.Place(list) : nullptr,
+       .topk = topk,
+       .slab = slab,
+       .out = rig.Out<BFloat16>("out", t, Size(heads * 512), Check::kBFloat16, kBf16Limit),
+       .unrotated_copy = rig.Out<BFloat16>("unrotated", t, Size(heads * 512), Check::kBFloat16, kBf16Limit)});
   const std::vector<std::uint8_t> before(Size(step.slots * kRing) * 528, 0x11);
   auto* written = rig.InOut("ring", before, 528, Check::kExact);
-  rig.backend().WindowWrite({.step = step.view,
-                             .window = rig.Place(RandomRecords(rig, step.view.rows, 512)),
-                             .ring = {.base = reinterpret_cast<std::byte*>(written),
-                                      .slot_bytes = kRing * 528,
-                                      .rows = kRing,
-                                      .row_bytes = 528}});
+  rig.backend().WindowWrite(
+      {.step = step.view,
+       .window = rig.Place(RandomRecords(rig, step.view.rows, 512)),
+       .ring = {
+           .base = reinterpret_cast<std::byte*>(written), .slot_bytes = kRing * 528, .rows = kRing, .row_bytes = 528}});
 }
 
 void AttnOut(OpRig& rig, int rows, int groups, int width, int rank, int dim) {
@@ -481,17 +481,15 @@ std::vector<OpCase> MakeCases() {
     int rows;
     std::int64_t out, in;
   };
-  for (const LinearShape& s : {LinearShape{WeightFormat::kFp8Block32, "fp8", 1, 64, 64},
-                               LinearShape{WeightFormat::kFp8Block32, "fp8", 7, 80, 96},
-                               LinearShape{WeightFormat::kFp8Block32, "fp8", 19, 512, 5120},
-                               LinearShape{WeightFormat::kFp8Block32, "fp8", 130, 96, 2304},
-                               LinearShape{WeightFormat::kFp8Block32, "fp8", 300, 256, 1280},
-                               LinearShape{WeightFormat::kMxfp4, "fp4", 5, 48, 160},
-                               LinearShape{WeightFormat::kMxfp4, "fp4", 33, 128, 5120},
-                               LinearShape{WeightFormat::kBF16, "bf16", 3, 33, 72},
-                               LinearShape{WeightFormat::kBF16, "bf16", 21, 384, 5120},
-                               LinearShape{WeightFormat::kBF16, "bf16", 2, 40, 37},
-                               LinearShape{WeightFormat::kF32, "f32", 3, 40, 50}}) {
+  for (const LinearShape& s :
+       {LinearShape{WeightFormat::kFp8Block32, "fp8", 1, 64, 64},
+        LinearShape{WeightFormat::kFp8Block32, "fp8", 7, 80, 96},
+        LinearShape{WeightFormat::kFp8Block32, "fp8", 19, 512, 5120},
+        LinearShape{WeightFormat::kFp8Block32, "fp8", 130, 96, 2304},
+        LinearShape{WeightFormat::kFp8Block32, "fp8", 300, 256, 1280},
+        LinearShape{WeightFormat::kMxfp4, "fp4", 5, 48, 160}, LinearShape{WeightFormat::kMxfp4, "fp4", 33, 128, 5120},
+        LinearShape{WeightFormat::kBF16, "bf16", 3, 33, 72}, LinearShape{WeightFormat::kBF16, "bf16", 21, 384, 5120},
+        LinearShape{WeightFormat::kBF16, "bf16", 2, 40, 37}, LinearShape{WeightFormat::kF32, "f32", 3, 40, 50}}) {
     add(fmt::format("Linear_{}_{}x{}x{}", s.name, s.rows, s.out, s.in),
         [s](OpRig& rig) { Linear(rig, s.format, s.rows, s.out, s.in); });
   }
@@ -510,10 +508,14 @@ std::vector<OpCase> MakeCases() {
   add("Compress_ratio2", [](OpRig& rig) { Compress(rig, {{0, 1}, {131, 20}, {6, 2}, {9, 1}}, 160, 2); });
   add("Compress_true", [](OpRig& rig) { Compress(rig, {{1, 4}}, 5120, 2); });
   using backend::CandidateRole;
-  add("Index_none_small", [](OpRig& rig) { IndexSelect(rig, {{{0, 9}, {300, 5}}, 4, 32, 2, 6, CandidateRole::kNone}); });
+  add("Index_none_small", [](OpRig& rig) {
+    IndexSelect(rig, {{{0, 9}, {300, 5}}, 4, 32, 2, 6, CandidateRole::kNone});
+  });
   add("Index_none_true", [](OpRig& rig) { IndexSelect(rig, {{{9000, 2}}, 32, 512, 2, 2048, CandidateRole::kNone}); });
   add("Index_heads64", [](OpRig& rig) { IndexSelect(rig, {{{1500, 3}}, 64, 128, 1, 40, CandidateRole::kNone}); });
-  add("Index_source", [](OpRig& rig) { IndexSelect(rig, {{{0, 20}, {2500, 3}}, 32, 64, 1, 50, CandidateRole::kSource}); });
+  add("Index_source", [](OpRig& rig) {
+    IndexSelect(rig, {{{0, 20}, {2500, 3}}, 32, 64, 1, 50, CandidateRole::kSource});
+  });
   add("Index_user", [](OpRig& rig) { IndexSelect(rig, {{{0, 20}, {2500, 3}}, 32, 64, 1, 50, CandidateRole::kUser}); });
   add("Attention_window", [](OpRig& rig) { Attention(rig, {{0, 5}, {200, 3}, {126, 4}}, 2, 0, 1, false); });
   add("Attention_entries", [](OpRig& rig) { Attention(rig, {{0, 3}, {77, 2}, {400, 140}}, 4, 32, 2, true); });

@@ -91,13 +91,21 @@ backend::Weight OpRig::Matrix(backend::WeightFormat format, std::int64_t rows, s
   const bool fp4 = format == WeightFormat::kMxfp4;
   std::vector<std::uint8_t> codes(fp4 ? count / 2 : count);
   for (std::uint8_t& code : codes) {
-    code = fp4 ? static_cast<std::uint8_t>(Integer(0, 255)) : EncodeE4M3(std::min(448.0f, std::max(-448.0f, Normal() * 16)));
+    code = fp4 ? static_cast<std::uint8_t>(Integer(0, 255))
+               : EncodeE4M3(std::min(448.0f, std::max(-448.0f, Normal() * 16)));
   }
   const std::int64_t groups = (cols + 31) / 32;
   std::vector<std::uint8_t> scales(static_cast<std::size_t>((fp4 ? rows : (rows + 31) / 32) * groups));
   const int center = 127 + static_cast<int>(std::lround(std::log2(size))) - (fp4 ? 1 : 4);
   for (std::uint8_t& scale : scales) scale = static_cast<std::uint8_t>(center + Integer(-1, 1));
-  weight.data = Place(codes);
+  // Through Upload, because a backend may store packed codes in an order of its own.
+  const auto bytes = static_cast<std::int64_t>(codes.size());
+  host_weights_.push_back(std::move(codes));
+  const auto placed = backend_.Upload({.dtype = fp4 ? DType::kI8 : DType::kF8E4M3,
+                                       .shape = {bytes},
+                                       .data = reinterpret_cast<const std::byte*>(host_weights_.back().data())});
+  CHECK(placed) << placed.error().ToString();
+  weight.data = *placed;
   weight.scales = Place(scales);
   return weight;
 }

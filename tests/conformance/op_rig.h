@@ -27,8 +27,8 @@ enum class Check {
 struct Output {
   std::string name;
   Check check = Check::kExact;
-  double limit = 0;          // L2, or the share of differing entries
-  std::size_t row_bytes = 0; // for naming the place of a difference
+  double limit = 0;           // L2, or the share of differing entries
+  std::size_t row_bytes = 0;  // for naming the place of a difference
   std::vector<std::byte> bytes;
 };
 
@@ -117,6 +117,7 @@ class OpRig {
   backend::Backend& backend_;
   std::mt19937_64 random_;
   std::vector<backend::Buffer> buffers_;
+  std::vector<std::vector<std::uint8_t>> host_weights_;  // a backend may read them in place
   std::vector<Watched> watched_;
 };
 

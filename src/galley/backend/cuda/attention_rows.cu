@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows around attention (2.4): window records from the output of wkv, and the rotation of queries.
 #include "galley/backend/cuda/kernels.h"
+#include "galley/backend/cuda/launch.h"
+#include "galley/backend/cuda/ptx/async_copy.cuh"
 #include "galley/backend/cuda/step.cuh"
 
 namespace galley::backend::cuda {
@@ -15,6 +17,7 @@ struct RecordTarget {
 
 // A block a row: norm, rotation, FP8 in groups of 32.
 __global__ void __launch_bounds__(128) WindowRecordKernel(WindowRecordArgs args, RecordTarget target) {
+  ptx::BeginKernel();
   __shared__ float x[kHeadDimMax];
   __shared__ float shared[4];
   const int t = static_cast<int>(blockIdx.x), dim = args.head_dim, lane = static_cast<int>(threadIdx.x) % 32;
@@ -49,6 +52,7 @@ __global__ void __launch_bounds__(128) WindowRecordKernel(WindowRecordArgs args,
 }
 
 __global__ void __launch_bounds__(256) RotateKernel(StepView step, BFloat16* q, int heads, int head_dim, Rope rope) {
+  ptx::BeginKernel();
   __shared__ float2 angle[kRopeMax / 2];
   const int t = static_cast<int>(blockIdx.x), pairs = rope.dims / 2;
   for (int i = static_cast<int>(threadIdx.x); i < pairs; i += 256) angle[i] = RopeAngle(rope, step.positions[t], i);
@@ -67,12 +71,12 @@ __global__ void __launch_bounds__(256) RotateKernel(StepView step, BFloat16* q, 
 void WindowRecords(const WindowRecordArgs& args, cudaStream_t stream) {
   if (args.step.rows == 0) return;
   const RecordTarget target{.ring = args.ring != nullptr ? *args.ring : Ring{}, .to_ring = args.ring != nullptr};
-  WindowRecordKernel<<<static_cast<unsigned>(args.step.rows), 128, 0, stream>>>(args, target);
+  LaunchKernel(WindowRecordKernel, static_cast<unsigned>(args.step.rows), 128, 0, stream, args, target);
 }
 
 void RotateHeads(const StepView& step, BFloat16* q, int heads, int head_dim, const Rope& rope, cudaStream_t stream) {
   if (step.rows == 0) return;
-  RotateKernel<<<static_cast<unsigned>(step.rows), 256, 0, stream>>>(step, q, heads, head_dim, rope);
+  LaunchKernel(RotateKernel, static_cast<unsigned>(step.rows), 256, 0, stream, step, q, heads, head_dim, rope);
 }
 
 }  // namespace galley::backend::cuda

@@ -2,6 +2,8 @@
 // Compressed history (2.7): latents of finished groups and their index keys. Three launches: latents, the ring of open
 // groups' inputs (after everything that reads it), keys.
 #include "galley/backend/cuda/kernels.h"
+#include "galley/backend/cuda/launch.h"
+#include "galley/backend/cuda/ptx/async_copy.cuh"
 #include "galley/backend/cuda/step.cuh"
 
 namespace galley::backend::cuda {
@@ -35,6 +37,7 @@ __device__ std::uint8_t PackFp4(float low, float high, float scale) {
 }
 
 __global__ void __launch_bounds__(256) LatentKernel(CompressArgs args, CompressScratch scratch) {
+  ptx::BeginKernel();
   __shared__ float x[kDimMax];
   __shared__ float shared[8];
   const int t = static_cast<int>(blockIdx.x), dim = args.slab.latent_dim, tid = static_cast<int>(threadIdx.x);
@@ -43,7 +46,8 @@ __global__ void __launch_bounds__(256) LatentKernel(CompressArgs args, CompressS
   if (j < 0) return;
   float square = 0;
   if (args.slab.ratio == 1) {
-    for (int i = tid; i < dim; i += 256) x[i] = RoundToBFloat16(scratch.content[static_cast<std::int64_t>(t) * dim + i]);
+    for (int i = tid; i < dim; i += 256)
+      x[i] = RoundToBFloat16(scratch.content[static_cast<std::int64_t>(t) * dim + i]);
   } else {
     const float *even, *even_gate, *odd, *odd_gate;
     InputsAt(args, scratch, sequence, p - 1, &even, &even_gate);
@@ -82,6 +86,7 @@ __global__ void __launch_bounds__(256) LatentKernel(CompressArgs args, CompressS
 
 // The inputs of the last rows of every sequence.
 __global__ void InputRingKernel(CompressArgs args, CompressScratch scratch) {
+  ptx::BeginKernel();
   const int t = static_cast<int>(blockIdx.x), dim = args.slab.latent_dim;
   const SequenceEntry& sequence = args.step.sequence_of(t);
   if (t - sequence.first_row < sequence.rows - args.input_ring.rows) return;
@@ -93,6 +98,7 @@ __global__ void InputRingKernel(CompressArgs args, CompressScratch scratch) {
 }
 
 __global__ void __launch_bounds__(128) KeyKernel(CompressArgs args, CompressScratch scratch) {
+  ptx::BeginKernel();
   __shared__ float x[kDimMax];
   __shared__ float shared[4];
   const int t = static_cast<int>(blockIdx.x), dim = args.slab.index_dim, tid = static_cast<int>(threadIdx.x);
@@ -128,12 +134,12 @@ __global__ void __launch_bounds__(128) KeyKernel(CompressArgs args, CompressScra
 
 void CompressLatents(const CompressArgs& args, const CompressScratch& scratch, cudaStream_t stream) {
   const auto rows = static_cast<unsigned>(args.step.rows);
-  LatentKernel<<<rows, 256, 0, stream>>>(args, scratch);
-  if (args.slab.ratio > 1) InputRingKernel<<<rows, 128, 0, stream>>>(args, scratch);
+  LaunchKernel(LatentKernel, rows, 256, 0, stream, args, scratch);
+  if (args.slab.ratio > 1) LaunchKernel(InputRingKernel, rows, 128, 0, stream, args, scratch);
 }
 
 void CompressKeys(const CompressArgs& args, const CompressScratch& scratch, cudaStream_t stream) {
-  KeyKernel<<<static_cast<unsigned>(args.step.rows), 128, 0, stream>>>(args, scratch);
+  LaunchKernel(KeyKernel, static_cast<unsigned>(args.step.rows), 128, 0, stream, args, scratch);
 }
 
 }  // namespace galley::backend::cuda

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "galley/backend/cuda/device_memory.h"
@@ -44,8 +45,10 @@ class CudaBackend final : public Backend {
   }
 
   [[nodiscard]] Result<const void*> Upload(const TensorView& weight) override {
-    ASSIGN_OR_RETURN(std::byte* to, weights_.Take(weight.bytes(), stream_));
+    ASSIGN_OR_RETURN(std::byte * to, weights_.Take(weight.bytes(), stream_));
     RETURN_IF_ERROR(CopyToDevice(to, weight.data, weight.bytes()));
+    if (weight.dtype == DType::kI8) cuda::ArrangeFp4Weights(to, weight.bytes(), stream_);  // packed MXFP4
+    uploaded_ = true;
     return static_cast<const void*>(to);
   }
 
@@ -68,7 +71,9 @@ class CudaBackend final : public Backend {
     return {};
   }
 
-  void Embed(const EmbedArgs& args) override { Run("Embed", [&] { cuda::Embed(args, stream_); }); }
+  void Embed(const EmbedArgs& args) override {
+    Run("Embed", [&] { cuda::Embed(args, stream_); });
+  }
   void MeanCopies(const MeanCopiesArgs& args) override {
     Run("MeanCopies", [&] { cuda::MeanCopies(args, stream_); });
   }
@@ -80,7 +85,9 @@ class CudaBackend final : public Backend {
   void EngramGather(const EngramGatherArgs& args) override {
     Run("EngramGather", [&] { cuda::EngramGather(args, stream_); });
   }
-  void EngramMix(const EngramMixArgs& args) override { Run("EngramMix", [&] { cuda::EngramMix(args, stream_); }); }
+  void EngramMix(const EngramMixArgs& args) override {
+    Run("EngramMix", [&] { cuda::EngramMix(args, stream_); });
+  }
   void MhcBoundary(const MhcBoundaryArgs& args) override;
   void Linear(const LinearArgs& args) override;
   void AttnIn(const AttnInArgs& args) override;
@@ -117,6 +124,8 @@ class CudaBackend final : public Backend {
   template <typename F>
   void Run(std::string_view op, F&& launch) {
     if (error_) return;
+    // Products read weights before they wait for earlier kernels, so weights must be complete before any of them.
+    if (std::exchange(uploaded_, false)) Note(cudaStreamSynchronize(stream_), "placing weights");
     launch();
     Note(cudaGetLastError(), op);
   }
@@ -128,29 +137,48 @@ class CudaBackend final : public Backend {
     return nullptr;
   }
 
-  // x after the quantiser, when the weight asks for it.
+  // x as the product wants it.
   struct Input {
     const BFloat16* x;
-    bool paired;
+    cuda::RowOrder order;
   };
-  Input Quantized(const Weight& weight, const BFloat16* x, int rows);
+  // After the quantiser, when the weight asks for it; `group_rows` as in ProductArgs.
+  Input Prepared(const Weight& weight, const BFloat16* x, int rows, std::int64_t cols, std::int64_t group_rows = 0,
+                 bool quantize = true);
   void Multiply(const Weight& weight, const Input& input, int rows, void* out, bool float_out);
+  void MultiplyPlain(const Weight& weight, const BFloat16* x, int rows, void* out, bool float_out) {
+    Multiply(weight, Prepared(weight, x, rows, weight.cols), rows, out, float_out);
+  }
   const std::int32_t* RowList(const std::int32_t* host, int count);
   const cuda::ExpertPointers* ExpertTable(const MoeArgs& args);
   std::int64_t PositionEnd(const StepView& step);
 
   cudaStream_t stream_;
   std::optional<Error> error_;
+  bool uploaded_ = false;  // weights have been placed since the last op
   cuda::WeightArena weights_;
   cuda::Scratch scratch_;
   std::unordered_map<const ExpertWeights*, Buffer> expert_tables_;
 };
 
-CudaBackend::Input CudaBackend::Quantized(const Weight& weight, const BFloat16* x, int rows) {
-  if (weight.format != WeightFormat::kFp8Block32 && weight.format != WeightFormat::kMxfp4) return {x, false};
-  auto* quantized = Take<BFloat16>(ScratchUse::kQuantized, rows * weight.cols);
-  if (quantized != nullptr) cuda::FakeQuantize(x, rows, static_cast<int>(weight.cols), quantized, stream_);
-  return {quantized, true};
+CudaBackend::Input CudaBackend::Prepared(const Weight& weight, const BFloat16* x, int rows, std::int64_t cols,
+                                         std::int64_t group_rows, bool quantize) {
+  const bool codes = weight.format == WeightFormat::kFp8Block32 || weight.format == WeightFormat::kMxfp4;
+  const bool wide = cuda::UsesWideProduct(weight, rows, group_rows);
+  quantize = quantize && codes;
+  if (!wide && !quantize) return {x, cuda::RowOrder::kNatural};
+  const cuda::RowOrder order = wide ? cuda::RowOrder::kSlots : cuda::RowOrder::kPaired;
+  auto* out = Take<BFloat16>(ScratchUse::kQuantized, rows * cols);
+  if (out == nullptr) return {nullptr, order};
+  cuda::Reorder({.x = x,
+                 .rows = rows,
+                 .cols = static_cast<int>(cols),
+                 .quantize = quantize,
+                 .order = order,
+                 .format = weight.format,
+                 .out = out},
+                stream_);
+  return {out, order};
 }
 
 void CudaBackend::Multiply(const Weight& weight, const Input& input, int rows, void* out, bool float_out) {
@@ -159,7 +187,7 @@ void CudaBackend::Multiply(const Weight& weight, const Input& input, int rows, v
                  .rows = rows,
                  .x = input.x,
                  .x_stride = weight.cols,
-                 .paired = input.paired,
+                 .order = input.order,
                  .out = out,
                  .float_out = float_out,
                  .out_stride = weight.rows},
@@ -169,7 +197,8 @@ void CudaBackend::Multiply(const Weight& weight, const Input& input, int rows, v
 const std::int32_t* CudaBackend::RowList(const std::int32_t* host, int count) {
   auto* rows = Take<std::int32_t>(ScratchUse::kHostRows, count);
   if (rows != nullptr) {
-    Note(cudaMemcpyAsync(rows, host, Bytes(count, sizeof(std::int32_t)), cudaMemcpyHostToDevice, stream_), "a row list");
+    Note(cudaMemcpyAsync(rows, host, Bytes(count, sizeof(std::int32_t)), cudaMemcpyHostToDevice, stream_),
+         "a row list");
   }
   return rows;
 }
@@ -199,14 +228,14 @@ void CudaBackend::EngramRows(const EngramRowsArgs& args) {
 void CudaBackend::MhcBoundary(const MhcBoundaryArgs& args) {
   if (!Require(args.copies == cuda::kCopies, "this number of residual copies", args.copies)) return;
   Run("MhcBoundary", [&] {
-    auto* partials = Take<std::byte>(ScratchUse::kPartials,
-                                     static_cast<std::int64_t>(cuda::MhcScratchBytes(args.rows, args.dim)));
+    auto* partials =
+        Take<std::byte>(ScratchUse::kPartials, static_cast<std::int64_t>(cuda::MhcScratchBytes(args.rows, args.dim)));
     if (partials != nullptr) cuda::MhcBoundary(args, reinterpret_cast<float*>(partials), stream_);
   });
 }
 
 void CudaBackend::Linear(const LinearArgs& args) {
-  Run("Linear", [&] { Multiply(args.weight, Quantized(args.weight, args.x, args.rows), args.rows, args.out, false); });
+  Run("Linear", [&] { MultiplyPlain(args.weight, args.x, args.rows, args.out, false); });
 }
 
 void CudaBackend::AttnIn(const AttnInArgs& args) {
@@ -216,7 +245,7 @@ void CudaBackend::AttnIn(const AttnInArgs& args) {
     const int rows = args.step.rows;
     auto* low = Take<BFloat16>(ScratchUse::kProduct, rows * args.wq_a.rows);
     auto* kv = Take<BFloat16>(ScratchUse::kProduct2, rows * args.wkv.rows);
-    const Input x = Quantized(args.wq_a, args.x, rows);
+    const Input x = Prepared(args.wq_a, args.x, rows, args.wq_a.cols);
     Multiply(args.wq_a, x, rows, low, false);
     Multiply(args.wkv, x, rows, kv, false);
     if (low == nullptr || kv == nullptr) return;
@@ -229,7 +258,7 @@ void CudaBackend::AttnIn(const AttnInArgs& args) {
                          .out = args.window},
                         stream_);
     cuda::NormRows(low, nullptr, rows, static_cast<int>(args.wq_a.rows), args.q_norm, args.eps, args.qr, stream_);
-    Multiply(args.wq_b, Quantized(args.wq_b, args.qr, rows), rows, args.q, false);
+    MultiplyPlain(args.wq_b, args.qr, rows, args.q, false);
     cuda::RotateHeads(args.step, args.q, args.heads, args.head_dim, args.rope, stream_);
   });
 }
@@ -247,12 +276,11 @@ void CudaBackend::Compress(const CompressArgs& args) {
     auto* latent = Take<BFloat16>(ScratchUse::kProduct2, rows * dim);
     auto* key = Take<BFloat16>(ScratchUse::kProduct3, std::int64_t{rows} * args.slab.index_dim);
     if (content == nullptr || latent == nullptr || key == nullptr) return;
-    const cuda::CompressScratch scratch{
-        .content = content, .gate = content + rows * dim, .latent = latent, .key = key};
-    Multiply(args.wkv, {args.x, false}, rows, content, true);
-    if (args.slab.ratio > 1) Multiply(args.wgate, {args.x, false}, rows, content + rows * dim, true);
+    const cuda::CompressScratch scratch{.content = content, .gate = content + rows * dim, .latent = latent, .key = key};
+    MultiplyPlain(args.wkv, args.x, rows, content, true);
+    if (args.slab.ratio > 1) MultiplyPlain(args.wgate, args.x, rows, content + rows * dim, true);
     cuda::CompressLatents(args, scratch, stream_);
-    Multiply(args.index_wk, {latent, false}, rows, key, false);
+    MultiplyPlain(args.index_wk, latent, rows, key, false);
     cuda::CompressKeys(args, scratch, stream_);
   });
 }
@@ -265,12 +293,11 @@ void CudaBackend::IndexSelect(const IndexSelectArgs& args) {
     const int rows = args.step.rows;
     const std::int64_t entries = std::max<std::int64_t>(PositionEnd(args.step) / args.slab.ratio, 1);
     cuda::IndexScratch scratch;
-    scratch.score_stride = args.role == CandidateRole::kUser
-                               ? std::int64_t{args.candidate_blocks} * args.candidate_block_size
-                               : entries;
+    scratch.score_stride =
+        args.role == CandidateRole::kUser ? std::int64_t{args.candidate_blocks} * args.candidate_block_size : entries;
     scratch.score_stride = (std::min(scratch.score_stride, entries) + 3) / 4 * 4;
     const int block_size = std::max(args.candidate_block_size, 1);
-    scratch.block_stride = (scratch.score_stride + block_size - 1) / block_size;
+    scratch.block_stride = ((scratch.score_stride + block_size - 1) / block_size + 3) / 4 * 4;
     const auto row_floats = static_cast<std::size_t>(scratch.score_stride + scratch.block_stride);
     scratch.rows_at_once = std::clamp<int>(static_cast<int>(kScoreBytesMax / (row_floats * sizeof(float))), 1, rows);
     scratch.query = Take<BFloat16>(ScratchUse::kProduct, std::int64_t{rows} * args.heads * cuda::kIndexDim);
@@ -281,8 +308,8 @@ void CudaBackend::IndexSelect(const IndexSelectArgs& args) {
     if (error_) return;
     scratch.raw_weight = raw_weight;
     scratch.block_scores = scratch.scores + scratch.rows_at_once * scratch.score_stride;
-    Multiply(args.wq_b, Quantized(args.wq_b, args.qr, rows), rows, scratch.query, false);
-    Multiply(args.weights_proj, Quantized(args.weights_proj, args.x, rows), rows, raw_weight, false);
+    MultiplyPlain(args.wq_b, args.qr, rows, scratch.query, false);
+    MultiplyPlain(args.weights_proj, args.x, rows, raw_weight, false);
     cuda::IndexQueries(args, scratch, stream_);
     for (int first = 0; first < rows; first += scratch.rows_at_once) {
       cuda::IndexRows(args, scratch, first, std::min(scratch.rows_at_once, rows - first), stream_);
@@ -304,18 +331,21 @@ void CudaBackend::AttnOut(const AttnOutArgs& args) {
   Run("AttnOut", [&] {
     auto* low = Take<BFloat16>(ScratchUse::kProduct, args.rows * args.wo_a.rows);
     if (low == nullptr) return;
+    const std::int64_t group_rows = args.wo_a.rows / args.groups, width = args.groups * args.wo_a.cols;
+    const Input o = Prepared(args.wo_a, args.o, args.rows, width, group_rows, /*quantize=*/false);
+    if (o.x == nullptr) return;
     cuda::Product({.weight = args.wo_a,
                    .rows = args.rows,
-                   .x = args.o,
-                   .x_stride = args.groups * args.wo_a.cols,
-                   .paired = false,
-                   .group_rows = args.wo_a.rows / args.groups,
+                   .x = o.x,
+                   .x_stride = width,
+                   .order = o.order,
+                   .group_rows = group_rows,
                    .group_stride = args.wo_a.cols,
                    .out = low,
                    .float_out = false,
                    .out_stride = args.wo_a.rows},
                   stream_);
-    Multiply(args.wo_b, Quantized(args.wo_b, low, args.rows), args.rows, args.y, false);
+    MultiplyPlain(args.wo_b, low, args.rows, args.y, false);
   });
 }
 
@@ -324,7 +354,7 @@ void CudaBackend::Route(const RouteArgs& args) {
   if (!Require(args.gate.rows <= kExpertsMax, "so many experts", args.gate.rows)) return;
   Run("Route", [&] {
     auto* logits = Take<float>(ScratchUse::kProduct, args.step.rows * args.gate.rows);
-    Multiply(args.gate, {args.x, false}, args.step.rows, logits, true);
+    MultiplyPlain(args.gate, args.x, args.step.rows, logits, true);
     if (logits != nullptr) cuda::RouteSelect(args, logits, stream_);
   });
 }
@@ -358,13 +388,35 @@ void CudaBackend::Moe(const MoeArgs& args) {
                        (args.expert_count == 0 || args.routed[0].w1.format == WeightFormat::kMxfp4);
   if (!Require(formats, "expert weights of this format", static_cast<int>(args.shared.w1.format))) return;
   Run("Moe", [&] {
-    const int dim = static_cast<int>(args.shared.w1.cols), inter = static_cast<int>(args.shared.w1.rows);
-    const std::size_t bytes = cuda::MoeWorkBytes(args.rows, args.topk, args.expert_count, dim, inter);
+    const int dim = static_cast<int>(args.shared.w1.cols);
+    const cuda::MoeShape shape{.rows = args.rows,
+                               .topk = args.topk,
+                               .experts = args.expert_count,
+                               .dim = dim,
+                               .inter = static_cast<int>(args.shared.w1.rows)};
+    const bool wide = cuda::UsesWideExperts(shape);
     cuda::MoeScratch scratch;
     scratch.experts = ExpertTable(args);
-    scratch.x = Quantized(args.shared.w1, args.x, args.rows).x;
-    scratch.work = Take<std::byte>(ScratchUse::kExperts, static_cast<std::int64_t>(bytes));
-    if (!error_) cuda::Moe(args, scratch, stream_);
+    const std::int64_t count = std::int64_t{args.rows} * dim;
+    auto* x = Take<BFloat16>(ScratchUse::kQuantized, wide ? 2 * count : count);
+    scratch.work = Take<std::byte>(ScratchUse::kExperts, static_cast<std::int64_t>(cuda::MoeWorkBytes(shape)));
+    if (error_) return;
+    cuda::ReorderArgs reorder{.x = args.x,
+                              .rows = args.rows,
+                              .cols = dim,
+                              .quantize = true,
+                              .order = wide ? cuda::RowOrder::kSlots : cuda::RowOrder::kPaired,
+                              .format = WeightFormat::kMxfp4,
+                              .out = x};
+    cuda::Reorder(reorder, stream_);
+    if (wide) {
+      reorder.format = WeightFormat::kFp8Block32;
+      reorder.out = x + count;
+      cuda::Reorder(reorder, stream_);
+    }
+    scratch.x = x;
+    scratch.shared_x = reorder.out;
+    cuda::Moe(args, shape, scratch, stream_);
   });
 }
 
@@ -375,7 +427,7 @@ void CudaBackend::Head(const HeadArgs& args) {
     const std::int32_t* rows = RowList(args.row_list, args.count);
     if (normed == nullptr || rows == nullptr) return;
     cuda::NormRows(args.x, rows, args.count, args.dim, args.norm, args.eps, normed, stream_);
-    Multiply(args.head, {normed, false}, args.count, args.logits, true);
+    MultiplyPlain(args.head, normed, args.count, args.logits, true);
   });
 }
 
@@ -387,11 +439,11 @@ void CudaBackend::DraftWindow(const DraftWindowArgs& args) {
     auto* main_x = Take<BFloat16>(ScratchUse::kProduct2, std::int64_t{rows} * dim);
     auto* kv = Take<BFloat16>(ScratchUse::kProduct3, std::int64_t{rows} * args.head_dim);
     if (projected == nullptr || main_x == nullptr || kv == nullptr) return;
-    Multiply(args.main_proj, Quantized(args.main_proj, args.main_hidden, rows), rows, projected, false);
+    MultiplyPlain(args.main_proj, args.main_hidden, rows, projected, false);
     cuda::NormRows(projected, nullptr, rows, dim, args.main_norm, args.eps, main_x, stream_);
     for (int s = 0; s < args.stages; ++s) {
       const DraftStageKv& stage = args.stage[s];
-      Multiply(stage.wkv, Quantized(stage.wkv, main_x, rows), rows, kv, false);
+      MultiplyPlain(stage.wkv, main_x, rows, kv, false);
       cuda::WindowRecords({.step = args.step,
                            .kv = kv,
                            .norm = stage.kv_norm,
@@ -426,7 +478,7 @@ void CudaBackend::DraftChain(const DraftChainArgs& args) {
     step.params = params, step.bias = bias;
     for (step.row = 0; step.row < args.block; ++step.row) {
       cuda::DraftEmbed(step, stream_);
-      Multiply(args.head, {step.embedding, false}, sequences, bias, true);
+      MultiplyPlain(args.head, step.embedding, sequences, bias, true);
       cuda::DraftDraw(step, stream_);
     }
   });
@@ -438,20 +490,21 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
   int count = 0;
   const cudaError_t found = cudaGetDeviceCount(&count);
   if (found != cudaSuccess || count <= options.device) {
-    return Err(ErrorCode::kUnsupported,
-               fmt::format("device {} asked for, but this machine offers {} CUDA devices{}; use --backend ref",
-                           options.device, count,
-                           found == cudaSuccess ? std::string() : fmt::format(" ({})", cudaGetErrorString(found))),
-               "backend");
+    return Err(
+        ErrorCode::kUnsupported,
+        fmt::format("device {} asked for, but this machine offers {} CUDA devices{}; use --backend ref", options.device,
+                    count, found == cudaSuccess ? std::string() : fmt::format(" ({})", cudaGetErrorString(found))),
+        "backend");
   }
   int major = 0;
   RETURN_IF_ERROR([&]() -> Status {
     const cudaError_t code = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, options.device);
     if (code != cudaSuccess) return Err(DeviceError(code, "reading the device"));
     if (major < 9) {
-      return Err(ErrorCode::kUnsupported,
-                 fmt::format("the GPU has compute capability {}, this backend needs 9 (Hopper); use --backend ref", major),
-                 "backend");
+      return Err(
+          ErrorCode::kUnsupported,
+          fmt::format("the GPU has compute capability {}, this backend needs 9 (Hopper); use --backend ref", major),
+          "backend");
     }
     return {};
   }());

@@ -30,8 +30,8 @@ class WeightArena {
 };
 
 enum class ScratchUse {
-  kQuantized,   // activations after the quantiser
-  kProduct,     // output of a projection
+  kQuantized,  // activations after the quantiser
+  kProduct,    // output of a projection
   kProduct2,
   kProduct3,
   kSmall,
@@ -39,7 +39,7 @@ enum class ScratchUse {
   kScores,
   kCounts,
   kExperts,
-  kHostRows,    // row lists that came from the host
+  kHostRows,  // row lists that came from the host
   kCount,
 };
 

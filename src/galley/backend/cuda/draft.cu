@@ -4,7 +4,9 @@
 #include <cfloat>
 
 #include "galley/backend/cuda/kernels.h"
+#include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/numbers.cuh"
+#include "galley/backend/cuda/ptx/async_copy.cuh"
 #include "galley/base/rng.h"
 
 namespace galley::backend::cuda {
@@ -18,6 +20,7 @@ __device__ std::int32_t TokenBefore(const DraftStepArgs& args, int sequence) {
 
 // A block a sequence: the embedding, and the confidence of [x ; embedding].
 __global__ void __launch_bounds__(256) EmbedKernel(DraftStepArgs args) {
+  ptx::BeginKernel();
   __shared__ float shared[8];
   const int s = static_cast<int>(blockIdx.x);
   const std::int64_t row = static_cast<std::int64_t>(s) * args.block + args.row;
@@ -76,7 +79,6 @@ __device__ double BlockTotal(double x, double* shared) {
   return sum;
 }
 
-
 __device__ __forceinline__ std::uint32_t OrderOf(float x) {
   const std::uint32_t bits = __float_as_uint(x + 0.0f);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -88,6 +90,7 @@ struct DrawShared {
 };
 
 __global__ void __launch_bounds__(kThreads) DrawKernel(DraftStepArgs args) {
+  ptx::BeginKernel();
   __shared__ DrawShared shared;
   const int s = static_cast<int>(blockIdx.x), tid = static_cast<int>(threadIdx.x);
   const std::int64_t row = static_cast<std::int64_t>(s) * args.block + args.row;
@@ -156,7 +159,8 @@ __global__ void __launch_bounds__(kThreads) DrawKernel(DraftStepArgs args) {
       const double weight = weight_of(v);
       const std::uint32_t mine = OrderOf(logits[v]);
       if (weight == 0 || mine < key || (mine == key && v >= id)) continue;
-      winner = Better(winner, {weight / NoiseOf(params.seed, params.position + args.row, static_cast<std::uint32_t>(v)), v});
+      winner =
+          Better(winner, {weight / NoiseOf(params.seed, params.position + args.row, static_cast<std::uint32_t>(v)), v});
     }
     winner = BlockBest(winner, shared.best);
     if (winner.token >= 0) drawn = winner.token;
@@ -167,11 +171,11 @@ __global__ void __launch_bounds__(kThreads) DrawKernel(DraftStepArgs args) {
 }  // namespace
 
 void DraftEmbed(const DraftStepArgs& args, cudaStream_t stream) {
-  EmbedKernel<<<static_cast<unsigned>(args.sequences), 256, 0, stream>>>(args);
+  LaunchKernel(EmbedKernel, static_cast<unsigned>(args.sequences), 256, 0, stream, args);
 }
 
 void DraftDraw(const DraftStepArgs& args, cudaStream_t stream) {
-  DrawKernel<<<static_cast<unsigned>(args.sequences), kThreads, 0, stream>>>(args);
+  LaunchKernel(DrawKernel, static_cast<unsigned>(args.sequences), kThreads, 0, stream, args);
 }
 
 }  // namespace galley::backend::cuda

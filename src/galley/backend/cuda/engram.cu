@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engram (2.10): n-gram row numbers, table rows, and their gated addition to the stream.
 #include "galley/backend/cuda/kernels.h"
+#include "galley/backend/cuda/launch.h"
+#include "galley/backend/cuda/ptx/async_copy.cuh"
 #include "galley/backend/cuda/step.cuh"
 
 namespace galley::backend::cuda {
@@ -23,6 +25,7 @@ __device__ std::int32_t IdAt(const EngramRowsArgs& args, const SequenceEntry& se
 }
 
 __global__ void EngramRowsKernel(EngramRowsArgs args, HashViews hashes) {
+  ptx::BeginKernel();
   const int t = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (t >= args.step.rows) return;
   const SequenceEntry& sequence = args.step.sequence_of(t);
@@ -50,6 +53,7 @@ __global__ void EngramRowsKernel(EngramRowsArgs args, HashViews hashes) {
 
 // After the rows have been read: the ids of the last rows of every sequence.
 __global__ void EngramIdsKernel(EngramRowsArgs args) {
+  ptx::BeginKernel();
   const int t = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (t >= args.step.rows) return;
   const SequenceEntry& sequence = args.step.sequence_of(t);
@@ -59,6 +63,7 @@ __global__ void EngramIdsKernel(EngramRowsArgs args) {
 }
 
 __global__ void EngramGatherKernel(EngramGatherArgs args) {
+  ptx::BeginKernel();
   const auto cell = static_cast<std::int64_t>(blockIdx.x);
   const std::int64_t row = args.row_numbers[cell];
   for (int i = static_cast<int>(threadIdx.x); i < args.dim; i += static_cast<int>(blockDim.x)) {
@@ -69,6 +74,7 @@ __global__ void EngramGatherKernel(EngramGatherArgs args) {
 
 // A block a (row, copy).
 __global__ void EngramMixKernel(EngramMixArgs args, float inverse_root_dim) {
+  ptx::BeginKernel();
   __shared__ float shared[8];
   const auto t = static_cast<std::int64_t>(blockIdx.x);
   const int copy = static_cast<int>(blockIdx.y), dim = args.dim;
@@ -103,20 +109,20 @@ void EngramRows(const EngramRowsArgs& args, cudaStream_t stream) {
   HashViews views{};
   for (int i = 0; i < args.layers; ++i) views.layer[i] = args.hashes[i];
   const auto blocks = static_cast<unsigned>((args.step.rows + 127) / 128);
-  EngramRowsKernel<<<blocks, 128, 0, stream>>>(args, views);
-  EngramIdsKernel<<<blocks, 128, 0, stream>>>(args);
+  LaunchKernel(EngramRowsKernel, blocks, 128, 0, stream, args, views);
+  LaunchKernel(EngramIdsKernel, blocks, 128, 0, stream, args);
 }
 
 void EngramGather(const EngramGatherArgs& args, cudaStream_t stream) {
   const std::int64_t cells = static_cast<std::int64_t>(args.rows) * args.columns;
   if (cells == 0) return;
-  EngramGatherKernel<<<static_cast<unsigned>(cells), 128, 0, stream>>>(args);
+  LaunchKernel(EngramGatherKernel, static_cast<unsigned>(cells), 128, 0, stream, args);
 }
 
 void EngramMix(const EngramMixArgs& args, cudaStream_t stream) {
   const float scale = static_cast<float>(1.0 / sqrt(static_cast<double>(args.dim)));
-  EngramMixKernel<<<dim3(static_cast<unsigned>(args.step.rows), static_cast<unsigned>(args.copies)), 256, 0, stream>>>(
-      args, scale);
+  LaunchKernel(EngramMixKernel, dim3(static_cast<unsigned>(args.step.rows), static_cast<unsigned>(args.copies)), 256, 0,
+               stream, args, scale);
 }
 
 }  // namespace galley::backend::cuda

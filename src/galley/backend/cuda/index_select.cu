@@ -2,6 +2,7 @@
 // The indexer (2.8): queries, scores of the visible entries or of those inside the candidate blocks, lists. Scores come
 // from tensor cores over the stored FP4 keys, 8 keys a warp at a time; the sum over heads is a fixed tree.
 #include "galley/backend/cuda/kernels.h"
+#include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/ptx/mma.cuh"
 #include "galley/backend/cuda/step.cuh"
 
@@ -12,6 +13,7 @@ constexpr int kKeysPerWarp = 8;
 
 // A warp a head: rotation, FP4 in groups of 32 and back, paired order; and the weight of the head.
 __global__ void __launch_bounds__(128) QueryKernel(IndexSelectArgs args, IndexScratch scratch, float scale) {
+  ptx::BeginKernel();
   const std::int64_t unit = static_cast<std::int64_t>(blockIdx.x) * 4 + threadIdx.x / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (unit >= static_cast<std::int64_t>(args.step.rows) * args.heads) return;
@@ -35,7 +37,7 @@ __global__ void __launch_bounds__(128) QueryKernel(IndexSelectArgs args, IndexSc
   for (int i = 0; i < 4; ++i) {
     const BFloat16 value = ToBFloat16(DecodeE2M1(EncodeFp4(x[i], group_scale)) * group_scale);
     if (args.query_copy != nullptr) args.query_copy[unit * kIndexDim + lane * 4 + i] = value;
-    q[PairedPlace(lane * 4 + i)] = value;
+    q[PlaceForNaturalFp4(lane * 4 + i)] = value;
   }
   if (lane != 0) return;
   const float w = RoundToBFloat16(ToFloat(scratch.raw_weight[unit]) * scale);
@@ -55,13 +57,14 @@ __device__ Row RowOf(const IndexSelectArgs& args, std::int64_t t, int block_coun
   if (args.role != CandidateRole::kUser) return {t, visible, static_cast<int>(visible)};
   if (block_count == 0) return {t, visible, 0};
   const std::int64_t last = args.candidates[t * args.candidate_blocks + block_count - 1];
-  const std::int64_t in_last = min(visible - last * args.candidate_block_size,
-                                   static_cast<std::int64_t>(args.candidate_block_size));
+  const std::int64_t in_last =
+      min(visible - last * args.candidate_block_size, static_cast<std::int64_t>(args.candidate_block_size));
   return {t, visible, (block_count - 1) * args.candidate_block_size + static_cast<int>(max(in_last, std::int64_t{0}))};
 }
 
 // Number of scores of every row, for TopK; and of blocks of the source.
 __global__ void CountKernel(IndexSelectArgs args, int first, std::int32_t* counts, std::int32_t* block_counts) {
+  ptx::BeginKernel();
   const std::int64_t t = first + static_cast<std::int64_t>(blockIdx.x);
   int blocks = 0;
   if (args.role == CandidateRole::kUser) {
@@ -77,8 +80,9 @@ __global__ void CountKernel(IndexSelectArgs args, int first, std::int32_t* count
 }
 
 template <int MT>
-__global__ void __launch_bounds__(256) ScoreKernel(IndexSelectArgs args, IndexScratch scratch, int first,
-                                                   const std::int32_t* counts, int keys_per_block) {
+__global__ void __launch_bounds__(256)
+    ScoreKernel(IndexSelectArgs args, IndexScratch scratch, int first, const std::int32_t* counts, int keys_per_block) {
+  ptx::BeginKernel();
   const int local = static_cast<int>(blockIdx.y), lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32, count = counts[local];
   const int begin = static_cast<int>(blockIdx.x) * keys_per_block;
@@ -99,28 +103,36 @@ __global__ void __launch_bounds__(256) ScoreKernel(IndexSelectArgs args, IndexSc
 #pragma unroll
       for (int g = 0; g < 4; ++g) {
         uint4 value = {0, 0, 0, 0};
-        if (used) value = reinterpret_cast<const uint4*>(scratch.query + (t * args.heads + head) * kIndexDim)[lane % 4 * 4 + g];
+        if (used)
+          value = reinterpret_cast<const uint4*>(scratch.query + (t * args.heads + head) * kIndexDim)[lane % 4 * 4 + g];
         q[m][half][4 * g] = value.x, q[m][half][4 * g + 1] = value.y;
         q[m][half][4 * g + 2] = value.z, q[m][half][4 * g + 3] = value.w;
       }
     }
   }
-  const auto entry_of = [&](int i) {
-    if (args.role != CandidateRole::kUser) return static_cast<std::int64_t>(i);
-    const std::int32_t block = args.candidates[t * args.candidate_blocks + i / args.candidate_block_size];
-    return static_cast<std::int64_t>(block) * args.candidate_block_size + i % args.candidate_block_size;
+  // 32-bit arithmetic: a sequence has fewer than 2^31 positions. Entries of a block are a power of two.
+  const auto size = static_cast<unsigned>(args.candidate_block_size),
+             entries = static_cast<unsigned>(args.slab.entries());
+  const unsigned entry_shift = static_cast<unsigned>(31 - __clz(static_cast<int>(entries)));
+  const std::size_t block_bytes = args.slab.block_bytes();
+  const std::uint8_t* keys_base = reinterpret_cast<const std::uint8_t*>(args.slab.base) +
+                                  entries * (args.slab.latent_bytes() + args.slab.latent_scales());
+  const auto entry_of = [&](unsigned i) {
+    if (args.role != CandidateRole::kUser) return i;
+    return static_cast<unsigned>(args.candidates[t * args.candidate_blocks + i / size]) * size + i % size;
   };
   float* out = scratch.scores + local * scratch.score_stride;
   const int end = min(count, begin + keys_per_block);
-#pragma unroll 2
+#pragma unroll 4
   for (int i0 = begin + warp * kKeysPerWarp; i0 < end; i0 += 8 * kKeysPerWarp) {
     const int i = i0 + lane / 4;
     uint4 codes = {0, 0, 0, 0};
     std::uint32_t scale = 0;
     if (i < end) {
-      const HistoryEntry entry = EntryOf(args.slab, blocks, entry_of(i));
-      codes = reinterpret_cast<const uint4*>(entry.key)[lane % 4];
-      scale = entry.key_scales[lane % 4];
+      const unsigned j = entry_of(static_cast<unsigned>(i)), in_block = j & (entries - 1);
+      const std::uint8_t* keys = keys_base + static_cast<std::size_t>(blocks[j >> entry_shift]) * block_bytes;
+      codes = reinterpret_cast<const uint4*>(keys + in_block * (kIndexDim / 2))[lane % 4];
+      scale = keys[entries * (kIndexDim / 2) + in_block * (kIndexDim / 32) + lane % 4];
     }
     const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
     const std::uint32_t scales = ScalePair<kFp4Shift>(scale);
@@ -162,6 +174,7 @@ __global__ void __launch_bounds__(256) ScoreKernel(IndexSelectArgs args, IndexSc
 
 // Worth of every candidate block: its best entry; the newest one is always chosen.
 __global__ void BlockScoreKernel(IndexSelectArgs args, IndexScratch scratch, const std::int32_t* counts) {
+  ptx::BeginKernel();
   const int local = static_cast<int>(blockIdx.y), block = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   const int count = counts[local], size = args.candidate_block_size, blocks = (count + size - 1) / size;
   if (block >= blocks) return;
@@ -178,8 +191,9 @@ void LaunchScores(const IndexSelectArgs& args, const IndexScratch& scratch, int 
   const std::int64_t keys = scratch.score_stride;
   int per_block = 64;
   while (per_block < 2048 && keys / per_block * count > 1056) per_block *= 2;
-  ScoreKernel<MT><<<dim3(static_cast<unsigned>((keys + per_block - 1) / per_block), static_cast<unsigned>(count)), 256, 0,
-                    stream>>>(args, scratch, first, counts, per_block);
+  LaunchKernel(ScoreKernel<MT>,
+               dim3(static_cast<unsigned>((keys + per_block - 1) / per_block), static_cast<unsigned>(count)), 256, 0,
+               stream, args, scratch, first, counts, per_block);
 }
 
 }  // namespace
@@ -188,13 +202,13 @@ void IndexQueries(const IndexSelectArgs& args, const IndexScratch& scratch, cuda
   const auto scale =
       static_cast<float>(1.0 / sqrt(static_cast<double>(kIndexDim)) / sqrt(static_cast<double>(args.heads)));
   const std::int64_t units = static_cast<std::int64_t>(args.step.rows) * args.heads;
-  QueryKernel<<<static_cast<unsigned>((units + 3) / 4), 128, 0, stream>>>(args, scratch, scale);
+  LaunchKernel(QueryKernel, static_cast<unsigned>((units + 3) / 4), 128, 0, stream, args, scratch, scale);
 }
 
 void IndexRows(const IndexSelectArgs& args, const IndexScratch& scratch, int first, int count, cudaStream_t stream) {
   auto* counts = scratch.counts;
   std::int32_t* block_counts = counts + scratch.rows_at_once;
-  CountKernel<<<static_cast<unsigned>(count), 256, 0, stream>>>(args, first, counts, block_counts);
+  LaunchKernel(CountKernel, static_cast<unsigned>(count), 256, 0, stream, args, first, counts, block_counts);
   if (args.heads <= 16) {
     LaunchScores<1>(args, scratch, first, count, counts, stream);
   } else if (args.heads <= 32) {
@@ -204,8 +218,9 @@ void IndexRows(const IndexSelectArgs& args, const IndexScratch& scratch, int fir
   }
   const bool user = args.role == CandidateRole::kUser;
   if (args.role == CandidateRole::kSource) {
-    BlockScoreKernel<<<dim3(static_cast<unsigned>((scratch.block_stride + 255) / 256), static_cast<unsigned>(count)), 256,
-                       0, stream>>>(args, scratch, counts);
+    LaunchKernel(BlockScoreKernel,
+                 dim3(static_cast<unsigned>((scratch.block_stride + 255) / 256), static_cast<unsigned>(count)), 256, 0,
+                 stream, args, scratch, counts);
     TopK({.rows = count,
           .scores = scratch.block_scores,
           .stride = scratch.block_stride,

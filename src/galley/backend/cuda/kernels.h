@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launchers of the CUDA kernels, one group per source file. All of them issue work on a stream and return; every pointer
-// is a device address unless its name says host. Rows are numbered 0 … rows - 1. What each computes is stated in the
-// specification's words at its kernel.
+// Launchers of the CUDA kernels, one group per source file. All of them issue work on a stream and return; every
+// pointer is a device address unless its name says host. Rows are numbered 0 … rows - 1. What each computes is stated
+// in the specification's words at its kernel.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,7 +13,14 @@
 
 namespace galley::backend::cuda {
 
-// matmul.cu
+// matmul.cu and wide_matmul.cu
+
+// Orders in which the kernels want the values of a row of x.
+enum class RowOrder {
+  kNatural,
+  kPaired,  // numbers.cuh; narrow products of quantised weights
+  kSlots,   // wide_dot.cuh; wide products, by weight format
+};
 
 // out[t][r] = sum over k of w[r][k] x[t][k] in fp32, then rounded to bf16 or kept.
 struct ProductArgs {
@@ -21,19 +28,34 @@ struct ProductArgs {
   int rows = 0;
   const BFloat16* x = nullptr;
   std::int64_t x_stride = 0;  // elements from row to row
-  // x is stored in the paired order that FakeQuantize writes; otherwise in natural order.
-  bool paired = false;
+  RowOrder order = RowOrder::kNatural;
   // Weight rows in groups of this many read x from `group_stride` elements further on; 0: one group.
   std::int64_t group_rows = 0, group_stride = 0;
   void* out = nullptr;
   bool float_out = false;
   std::int64_t out_stride = 0;  // elements
 };
-void Product(const ProductArgs& args, cudaStream_t stream);
-// FP8 fake quantisation in groups of 32 (2.3), written in paired order. cols is a multiple of 32.
-void FakeQuantize(const BFloat16* x, int rows, int cols, BFloat16* out, cudaStream_t stream);
+void Product(const ProductArgs& args, cudaStream_t stream);  // wide when the order is kSlots
+void WideProduct(const ProductArgs& args, cudaStream_t stream);
+// Whether this product has enough rows for the wide kernels and a shape that they take.
+[[nodiscard]] bool UsesWideProduct(const Weight& weight, int rows, std::int64_t group_rows);
+
+// A copy of x [rows][cols] in another order, with `quantize` after FP8 fake quantisation in groups of 32 (2.3; cols is
+// a multiple of 32 then). kSlots: `format` says of which weights.
+struct ReorderArgs {
+  const BFloat16* x = nullptr;
+  int rows = 0, cols = 0;
+  bool quantize = false;
+  RowOrder order = RowOrder::kPaired;
+  WeightFormat format = WeightFormat::kFp8Block32;
+  BFloat16* out = nullptr;
+};
+void Reorder(const ReorderArgs& args, cudaStream_t stream);
 
 // rows.cu
+
+// Brings the codes of a packed MXFP4 matrix into the order of numbers.cuh, in place.
+void ArrangeFp4Weights(void* data, std::size_t bytes, cudaStream_t stream);
 void Embed(const EmbedArgs& args, cudaStream_t stream);
 void MeanCopies(const MeanCopiesArgs& args, cudaStream_t stream);
 void WindowWrite(const WindowWriteArgs& args, cudaStream_t stream);
@@ -86,11 +108,11 @@ void CompressKeys(const CompressArgs& args, const CompressScratch& scratch, cuda
 // index_select.cu
 inline constexpr int kIndexDim = 128;
 struct IndexScratch {
-  BFloat16* query = nullptr;      // [T][heads][128] of wq_b, becomes the quantised query in paired order
+  BFloat16* query = nullptr;             // [T][heads][128] of wq_b, becomes the quantised query in paired order
   const BFloat16* raw_weight = nullptr;  // [T][heads] of weights_proj
-  float* weight = nullptr;        // [T][heads]
-  float* scores = nullptr;        // [rows_at_once][score_stride]
-  float* block_scores = nullptr;  // [rows_at_once][block_stride]
+  float* weight = nullptr;               // [T][heads]
+  float* scores = nullptr;               // [rows_at_once][score_stride]
+  float* block_scores = nullptr;         // [rows_at_once][block_stride]
   std::int64_t score_stride = 0, block_stride = 0;
   std::int32_t* counts = nullptr;  // [2][rows_at_once]
   int rows_at_once = 0;
@@ -102,7 +124,7 @@ void IndexRows(const IndexSelectArgs& args, const IndexScratch& scratch, int fir
 // top_k.cu
 
 // The `k` largest of the first counts[row] scores of every row, equal ones by lower index, as ascending indices padded
-// with -1. NaN must not occur.
+// with -1. NaN must not occur; rows are 16-byte aligned, so the stride is a multiple of four.
 struct TopKArgs {
   int rows = 0;
   const float* scores = nullptr;
@@ -125,13 +147,18 @@ struct ExpertPointers {
   const std::uint8_t* w2;
   const std::uint8_t* s2;
 };
+struct MoeShape {
+  int rows, topk, experts, dim, inter;
+};
 struct MoeScratch {
   const ExpertPointers* experts = nullptr;  // [expert_count + 1], the shared one last
-  const BFloat16* x = nullptr;              // [T][D], quantised, paired
+  const BFloat16* x = nullptr;              // [T][D], quantised; paired, or slots of MXFP4 weights
+  const BFloat16* shared_x = nullptr;       // the same, or in slots of FP8 weights
   std::byte* work = nullptr;                // MoeWorkBytes
 };
-[[nodiscard]] std::size_t MoeWorkBytes(int rows, int topk, int experts, int dim, int inter);
-void Moe(const MoeArgs& args, const MoeScratch& scratch, cudaStream_t stream);
+[[nodiscard]] bool UsesWideExperts(const MoeShape& shape);
+[[nodiscard]] std::size_t MoeWorkBytes(const MoeShape& shape);
+void Moe(const MoeArgs& args, const MoeShape& shape, const MoeScratch& scratch, cudaStream_t stream);
 
 // route.cu: `logits` [T][experts] fp32, of the gate.
 void RouteSelect(const RouteArgs& args, const float* logits, cudaStream_t stream);

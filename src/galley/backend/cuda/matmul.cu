@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers: products of checkpoint weights with few or many rows of x, and the activation quantiser before them.
 #include "galley/backend/cuda/kernels.h"
-#include "galley/backend/cuda/stream_dot.cuh"
+#include "galley/backend/cuda/launch.h"
+#include "galley/backend/cuda/wide_dot.cuh"
 
 namespace galley::backend::cuda {
 namespace {
@@ -10,7 +11,7 @@ constexpr int kThreads = 256, kWarps = kThreads / 32, kTiles = 2;
 
 // Blocks of K in flight: four, or as many as fit beside each other in shared memory.
 template <WeightFormat F, int NT>
-constexpr int kStages = F == WeightFormat::kMxfp4 && NT == 4 ? 2 : 4;
+constexpr int kStages = F == WeightFormat::kMxfp4&& NT == 4 ? 2 : 4;
 template <WeightFormat F, int NT>
 using DotOf = StreamDot<F, kTiles, NT, kStages<F, NT>, kThreads>;
 
@@ -18,6 +19,7 @@ template <WeightFormat F, int NT, bool Natural>
 __global__ void __launch_bounds__(kThreads) ProductKernel(ProductArgs args, int splits) {
   using Dot = DotOf<F, NT>;
   extern __shared__ __align__(16) std::uint8_t shared[];
+  ptx::LetNextKernelStart();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int cols = static_cast<int>(args.weight.cols), blocks = (cols + kBlockK<F> - 1) / kBlockK<F>;
   const int unit = static_cast<int>(blockIdx.x) * (kWarps / splits) + warp / splits, split = warp % splits;
@@ -42,7 +44,7 @@ __global__ void __launch_bounds__(kThreads) ProductKernel(ProductArgs args, int 
     dot.x[n] = token < args.rows ? args.x + token * args.x_stride + group * args.group_stride : nullptr;
   }
   float acc[kTiles][NT][4] = {};
-  dot.template Run<Natural>(SplitBegin(blocks, splits, split), SplitBegin(blocks, splits, split + 1), acc);
+  dot.template Run<Natural, true>(SplitBegin(blocks, splits, split), SplitBegin(blocks, splits, split + 1), acc);
 
   constexpr int kStride = kTiles * 16 + 4, kPartial = NT * 8 * kStride;
   float* partial = reinterpret_cast<float*>(shared);
@@ -66,6 +68,7 @@ __global__ void __launch_bounds__(kThreads) ProductKernel(ProductArgs args, int 
 
 // Any format and shape, one warp an output; for matrices that the tiles do not fit (fp32, odd widths).
 __global__ void PlainProductKernel(ProductArgs args) {
+  ptx::BeginKernel();
   const std::int64_t r = static_cast<std::int64_t>(blockIdx.x) * 8 + threadIdx.x / 32;
   const int t = static_cast<int>(blockIdx.y), lane = static_cast<int>(threadIdx.x) % 32;
   if (r >= args.weight.rows) return;
@@ -101,7 +104,7 @@ void LaunchProduct(const ProductArgs& args, cudaStream_t stream) {
   const int units = static_cast<int>((args.weight.rows + kTiles * 16 - 1) / (kTiles * 16)), per_block = kWarps / splits;
   const dim3 grid(static_cast<unsigned>((units + per_block - 1) / per_block),
                   static_cast<unsigned>((args.rows + NT * 8 - 1) / (NT * 8)));
-  kernel<<<grid, kThreads, static_cast<unsigned>(shared), stream>>>(args, splits);
+  LaunchKernel(kernel, grid, kThreads, static_cast<unsigned>(shared), stream, args, splits);
 }
 
 template <WeightFormat F, bool Natural>
@@ -111,44 +114,53 @@ void ChooseTile(const ProductArgs& args, cudaStream_t stream) {
   LaunchProduct<F, 4, Natural>(args, stream);
 }
 
-// A warp a group of 32 values.
-__global__ void FakeQuantizeKernel(const BFloat16* x, std::int64_t groups, BFloat16* out) {
+// A warp a group of 32 values, or 32 values that need no quantiser.
+__global__ void ReorderKernel(ReorderArgs args, int values) {
+  ptx::BeginKernel();
   const std::int64_t group = static_cast<std::int64_t>(blockIdx.x) * 8 + threadIdx.x / 32;
-  if (group >= groups) return;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const float value = ToFloat(x[group * 32 + lane]);
-  const float scale = Fp8Scale(WarpMax(fabsf(value)));
-  out[group * 32 + PairedPlace(lane)] = ToBFloat16(FakeFp8(value, scale));
+  const int lane = static_cast<int>(threadIdx.x) % 32, groups = (args.cols + 31) / 32;
+  if (group >= static_cast<std::int64_t>(args.rows) * groups) return;
+  const std::int64_t row = group / groups;
+  const int k = static_cast<int>(group % groups) * 32 + lane;
+  float value = k < args.cols ? ToFloat(args.x[row * args.cols + k]) : 0.0f;
+  if (args.quantize) value = FakeFp8(value, Fp8Scale(WarpMax(fabsf(value))));
+  if (k >= args.cols) return;
+  const int place =
+      args.order == RowOrder::kSlots ? SlotPlace(k, values, args.format != WeightFormat::kBF16) : PairedPlace(k);
+  args.out[row * args.cols + place] = ToBFloat16(value);
 }
 
 }  // namespace
 
 void Product(const ProductArgs& args, cudaStream_t stream) {
   if (args.rows == 0 || args.weight.rows == 0) return;
+  if (args.order == RowOrder::kSlots) return WideProduct(args, stream);
   const std::int64_t cols = args.weight.cols;
   const bool tiled = cols % (args.weight.format == WeightFormat::kBF16 ? 8 : 32) == 0 && args.x_stride % 8 == 0 &&
                      args.group_stride % 8 == 0 && args.group_rows % 32 == 0 &&
                      reinterpret_cast<std::uintptr_t>(args.x) % 16 == 0;
   switch (args.weight.format) {
     case WeightFormat::kMxfp4:
-      return args.paired ? ChooseTile<WeightFormat::kMxfp4, false>(args, stream)
-                         : ChooseTile<WeightFormat::kMxfp4, true>(args, stream);
+      return args.order == RowOrder::kPaired ? ChooseTile<WeightFormat::kMxfp4, false>(args, stream)
+                                             : ChooseTile<WeightFormat::kMxfp4, true>(args, stream);
     case WeightFormat::kFp8Block32:
-      return args.paired ? ChooseTile<WeightFormat::kFp8Block32, false>(args, stream)
-                         : ChooseTile<WeightFormat::kFp8Block32, true>(args, stream);
+      return args.order == RowOrder::kPaired ? ChooseTile<WeightFormat::kFp8Block32, false>(args, stream)
+                                             : ChooseTile<WeightFormat::kFp8Block32, true>(args, stream);
     case WeightFormat::kBF16:
       if (tiled) return ChooseTile<WeightFormat::kBF16, true>(args, stream);
       [[fallthrough]];
     case WeightFormat::kF32:
-      PlainProductKernel<<<dim3(static_cast<unsigned>((args.weight.rows + 7) / 8), static_cast<unsigned>(args.rows)),
-                           256, 0, stream>>>(args);
+      LaunchKernel(PlainProductKernel,
+                   dim3(static_cast<unsigned>((args.weight.rows + 7) / 8), static_cast<unsigned>(args.rows)), 256, 0,
+                   stream, args);
   }
 }
 
-void FakeQuantize(const BFloat16* x, int rows, int cols, BFloat16* out, cudaStream_t stream) {
-  const std::int64_t groups = static_cast<std::int64_t>(rows) * cols / 32;
+void Reorder(const ReorderArgs& args, cudaStream_t stream) {
+  const std::int64_t groups = static_cast<std::int64_t>(args.rows) * ((args.cols + 31) / 32);
   if (groups == 0) return;
-  FakeQuantizeKernel<<<static_cast<unsigned>((groups + 7) / 8), 256, 0, stream>>>(x, groups, out);
+  const int values = args.format == WeightFormat::kMxfp4 ? 32 : args.format == WeightFormat::kFp8Block32 ? 16 : 8;
+  LaunchKernel(ReorderKernel, static_cast<unsigned>((groups + 7) / 8), 256, 0, stream, args, values);
 }
 
 }  // namespace galley::backend::cuda

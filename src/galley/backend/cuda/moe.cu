@@ -3,6 +3,8 @@
 // SwiGLU, routing weight and the quantiser of the next product; w2; the sum over experts in ascending id, then shared.
 // The shared expert is one more expert that every row has chosen. A pair's values do not depend on its tile.
 #include "galley/backend/cuda/kernels.h"
+#include "galley/backend/cuda/launch.h"
+#include "galley/backend/cuda/moe_work.h"
 #include "galley/backend/cuda/stream_dot.cuh"
 
 namespace galley::backend::cuda {
@@ -12,38 +14,21 @@ constexpr int kThreads = 128, kWarps = 4, kTiles = 4, kStages = 3, kExpertsMax =
 constexpr int kColumns = 32;  // intermediate values of a block: 32 rows of w1 and the same of w3
 constexpr int kPartialStride = kTiles * 16 + 4;
 
-struct Tile {
-  std::int32_t expert, begin, count;
-};
-
-// Places in the work buffer. Positions 0 … pairs - 1 are routed pairs by ascending expert, then one per row for the
-// shared expert.
-struct Work {
-  std::int32_t* position;  // [pairs] of pair (row, choice)
-  std::int32_t* token;     // [positions]
-  float* weight;           // [positions]
-  Tile* tiles;             // [tiles_max]
-  BFloat16* activated;     // [positions][inter], quantised, paired
-  BFloat16* y;             // [positions][dim]
-  int pairs, tiles_max, routed_tile, shared_tile;
-};
-
 std::size_t Aligned(std::size_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
 
-int TileRows(int pairs, int experts) {
-  const int mean = pairs / (experts > 0 ? experts : 1);
-  return mean <= 3 ? 8 : mean <= 8 ? 16 : 32;
-}
-
 // Sizes and, given a base, places of the work buffer.
-std::size_t Layout(int rows, int topk, int experts, int dim, int inter, std::byte* base, Work* work) {
-  Work w{};
-  w.pairs = rows * topk;
-  w.routed_tile = TileRows(w.pairs, experts);
-  w.shared_tile = rows <= 8 ? 8 : 32;
-  w.tiles_max = (w.pairs < experts ? w.pairs : experts) + w.pairs / w.routed_tile + (rows + w.shared_tile - 1) / w.shared_tile;
+std::size_t Layout(const MoeShape& shape, std::byte* base, MoeWork* work) {
+  MoeWork w{};
+  const int rows = shape.rows, experts = shape.experts;
+  w.pairs = rows * shape.topk;
+  const int mean = w.pairs / (experts > 0 ? experts : 1);
+  const bool wide = UsesWideExperts(shape);
+  w.routed_tile = wide ? kWideTile : mean <= 3 ? 8 : 16;
+  w.shared_tile = wide ? kWideTile : rows <= 8 ? 8 : 16;
+  w.tiles_max =
+      (w.pairs < experts ? w.pairs : experts) + w.pairs / w.routed_tile + (rows + w.shared_tile - 1) / w.shared_tile;
   const auto pairs = static_cast<std::size_t>(w.pairs), positions = pairs + static_cast<std::size_t>(rows);
   std::size_t at = 0;
   const auto place = [&](auto*& pointer, std::size_t count) {
@@ -54,8 +39,8 @@ std::size_t Layout(int rows, int topk, int experts, int dim, int inter, std::byt
   place(w.token, positions);
   place(w.weight, positions);
   place(w.tiles, static_cast<std::size_t>(w.tiles_max));
-  place(w.activated, positions * static_cast<std::size_t>(inter));
-  place(w.y, positions * static_cast<std::size_t>(dim));
+  place(w.activated, positions * static_cast<std::size_t>(shape.inter));
+  place(w.y, positions * static_cast<std::size_t>(shape.dim));
   if (work != nullptr) *work = w;
   return at;
 }
@@ -85,7 +70,8 @@ __device__ int ScanBlock(int value, int* warp_sums) {
   return result;
 }
 
-__global__ void __launch_bounds__(1024) GroupKernel(MoeArgs args, Work work) {
+__global__ void __launch_bounds__(1024) GroupKernel(MoeArgs args, MoeWork work) {
+  ptx::BeginKernel();
   __shared__ int counts[kExpertsMax], cursor[kExpertsMax], warp_sums[32];
   const int tid = static_cast<int>(threadIdx.x);
   counts[tid] = 0;
@@ -96,9 +82,9 @@ __global__ void __launch_bounds__(1024) GroupKernel(MoeArgs args, Work work) {
   const int begin = ScanBlock(count, warp_sums) - count;
   const int tiles_end = ScanBlock(tiles, warp_sums);
   cursor[tid] = begin;
+  const int each = tiles > 0 ? (count + tiles - 1) / tiles : 0;  // tiles of nearly equal size
   for (int i = 0; i < tiles; ++i) {
-    const int from = i * work.routed_tile;
-    work.tiles[tiles_end - tiles + i] = {tid, begin + from, min(work.routed_tile, count - from)};
+    work.tiles[tiles_end - tiles + i] = {tid, begin + i * each, min(each, count - i * each)};
   }
   counts[tid] = tiles_end;
   __syncthreads();
@@ -127,20 +113,22 @@ using Dot = StreamDot<F, kTiles, NT, kStages, kThreads>;
 template <WeightFormat F, int NT>
 __host__ __device__ constexpr int SharedBytes(int cols) {
   const int blocks = (cols + kBlockK<F> - 1) / kBlockK<F>;
-  const int bytes = Dot<F, NT>::kRingBytes + kWarps * ((Dot<F, NT>::ScaleBytes((blocks + kWarps - 1) / kWarps) + 15) / 16 * 16);
+  const int bytes =
+      Dot<F, NT>::kRingBytes + kWarps * ((Dot<F, NT>::ScaleBytes((blocks + kWarps - 1) / kWarps) + 15) / 16 * 16);
   const int partial = kWarps * NT * 8 * kPartialStride * 4;
   return bytes > partial ? bytes : partial;
 }
 
 // The four warps take a quarter of K each and leave their sums in shared memory.
-template <WeightFormat F, int NT>
+template <WeightFormat F, int NT, bool Waits>
 __device__ __forceinline__ void Multiply(Dot<F, NT>& dot, std::uint8_t* shared) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int blocks = (dot.cols + kBlockK<F> - 1) / kBlockK<F>;
   dot.ring = shared;
-  dot.scales = shared + Dot<F, NT>::kRingBytes + warp * ((Dot<F, NT>::ScaleBytes((blocks + kWarps - 1) / kWarps) + 15) / 16 * 16);
+  dot.scales = shared + Dot<F, NT>::kRingBytes +
+               warp * ((Dot<F, NT>::ScaleBytes((blocks + kWarps - 1) / kWarps) + 15) / 16 * 16);
   float acc[kTiles][NT][4] = {};
-  dot.template Run<false>(SplitBegin(blocks, kWarps, warp), SplitBegin(blocks, kWarps, warp + 1), acc);
+  dot.template Run<false, Waits>(SplitBegin(blocks, kWarps, warp), SplitBegin(blocks, kWarps, warp + 1), acc);
   __syncthreads();
   StorePartial<kTiles, NT>(acc, reinterpret_cast<float*>(shared) + warp * NT * 8 * kPartialStride);
   __syncthreads();
@@ -154,16 +142,8 @@ __device__ __forceinline__ float SumParts(const std::uint8_t* shared, int token,
   return sum;
 }
 
-struct Problem {
-  Work work;
-  const ExpertPointers* experts;
-  const BFloat16* x;
-  int shared_expert, dim, inter;
-  float limit;
-};
-
 template <WeightFormat F, int NT>
-__device__ __forceinline__ void GateUp(const Problem& p, const Tile& tile, std::uint8_t* shared) {
+__device__ __forceinline__ void GateUp(const MoeProblem& p, const Tile& tile, std::uint8_t* shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const ExpertPointers expert = p.experts[tile.expert];
   const int column0 = static_cast<int>(blockIdx.x) * kColumns;
@@ -181,10 +161,11 @@ __device__ __forceinline__ void GateUp(const Problem& p, const Tile& tile, std::
     const int i = n * 8 + lane / 4;
     dot.x[n] = i < tile.count ? p.x + static_cast<std::int64_t>(p.work.token[tile.begin + i]) * p.dim : nullptr;
   }
-  Multiply<F, NT>(dot, shared);
+  Multiply<F, NT, false>(dot, shared);
   // A warp a row of x, a lane a column: a group of the quantiser.
   for (int i = warp; i < tile.count; i += kWarps) {
-    const float g = RoundToBFloat16(SumParts<NT>(shared, i, lane)), u = RoundToBFloat16(SumParts<NT>(shared, i, 32 + lane));
+    const float g = RoundToBFloat16(SumParts<NT>(shared, i, lane)),
+                u = RoundToBFloat16(SumParts<NT>(shared, i, 32 + lane));
     const float gate = fminf(g, p.limit), up = ClampTo(u, p.limit);
     const float activated = gate / (1.0f + expf(-gate)) * up;
     const float value = RoundToBFloat16(p.work.weight[tile.begin + i] * activated);
@@ -195,7 +176,7 @@ __device__ __forceinline__ void GateUp(const Problem& p, const Tile& tile, std::
 }
 
 template <WeightFormat F, int NT>
-__device__ __forceinline__ void Down(const Problem& p, const Tile& tile, std::uint8_t* shared) {
+__device__ __forceinline__ void Down(const MoeProblem& p, const Tile& tile, std::uint8_t* shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32, row0 = static_cast<int>(blockIdx.x) * kTiles * 16;
   const ExpertPointers expert = p.experts[tile.expert];
   Dot<F, NT> dot;
@@ -209,7 +190,7 @@ __device__ __forceinline__ void Down(const Problem& p, const Tile& tile, std::ui
     const int i = n * 8 + lane / 4;
     dot.x[n] = i < tile.count ? p.work.activated + static_cast<std::int64_t>(tile.begin + i) * p.inter : nullptr;
   }
-  Multiply<F, NT>(dot, shared);
+  Multiply<F, NT, true>(dot, shared);
   for (int i = static_cast<int>(threadIdx.x); i < tile.count * kTiles * 16; i += kThreads) {
     const int row = i % (kTiles * 16), token = i / (kTiles * 16);
     if (row0 + row >= p.dim) continue;
@@ -219,8 +200,12 @@ __device__ __forceinline__ void Down(const Problem& p, const Tile& tile, std::ui
 }
 
 template <bool First, WeightFormat Routed, int RoutedNT, WeightFormat Shared, int SharedNT>
-__global__ void __launch_bounds__(kThreads) ExpertKernel(Problem p) {
+__global__ void __launch_bounds__(kThreads, 4) ExpertKernel(MoeProblem p) {
   extern __shared__ __align__(16) std::uint8_t shared[];
+  // The second product starts while the first still runs. The tiles are there by then, because the first lets its
+  // successor start only after its own wait.
+  if constexpr (First) ptx::WaitForPreviousKernel();
+  ptx::LetNextKernelStart();
   const Tile tile = p.work.tiles[blockIdx.y];
   if (tile.count == 0) return;
   if (tile.expert != p.shared_expert) {
@@ -230,7 +215,8 @@ __global__ void __launch_bounds__(kThreads) ExpertKernel(Problem p) {
   }
 }
 
-__global__ void __launch_bounds__(256) CombineKernel(MoeArgs args, Work work, int dim) {
+__global__ void __launch_bounds__(256) CombineKernel(MoeArgs args, MoeWork work, int dim) {
+  ptx::BeginKernel();
   __shared__ std::int32_t order[32];  // positions of the row's pairs by ascending expert
   const auto t = static_cast<std::int64_t>(blockIdx.y);
   const int tid = static_cast<int>(threadIdx.x);
@@ -259,7 +245,7 @@ __global__ void __launch_bounds__(256) CombineKernel(MoeArgs args, Work work, in
 }
 
 template <WeightFormat Routed, int RoutedNT, WeightFormat Shared, int SharedNT>
-void LaunchExperts(const Problem& p, cudaStream_t stream) {
+void LaunchExperts(const MoeProblem& p, cudaStream_t stream) {
   const auto first = ExpertKernel<true, Routed, RoutedNT, Shared, SharedNT>;
   const auto second = ExpertKernel<false, Routed, RoutedNT, Shared, SharedNT>;
   const int bytes1 = max(SharedBytes<Routed, RoutedNT>(p.dim), SharedBytes<Shared, SharedNT>(p.dim));
@@ -267,47 +253,51 @@ void LaunchExperts(const Problem& p, cudaStream_t stream) {
   cudaFuncSetAttribute(first, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes1);
   cudaFuncSetAttribute(second, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes2);
   const auto tiles = static_cast<unsigned>(p.work.tiles_max);
-  first<<<dim3(static_cast<unsigned>((p.inter + kColumns - 1) / kColumns), tiles), kThreads, static_cast<unsigned>(bytes1),
-          stream>>>(p);
-  second<<<dim3(static_cast<unsigned>((p.dim + kTiles * 16 - 1) / (kTiles * 16)), tiles), kThreads,
-           static_cast<unsigned>(bytes2), stream>>>(p);
+  LaunchKernel(first, dim3(static_cast<unsigned>((p.inter + kColumns - 1) / kColumns), tiles), kThreads,
+               static_cast<unsigned>(bytes1), stream, p);
+  LaunchKernel(second, dim3(static_cast<unsigned>((p.dim + kTiles * 16 - 1) / (kTiles * 16)), tiles), kThreads,
+               static_cast<unsigned>(bytes2), stream, p);
 }
 
 template <WeightFormat Routed, WeightFormat Shared>
-void ChooseTiles(const Problem& p, cudaStream_t stream) {
-  const int routed = p.work.routed_tile;
-  if (p.work.shared_tile == 8) {
-    LaunchExperts<Routed, 1, Shared, 1>(p, stream);  // at most 8 rows: the mean over experts is below 8
-  } else if (routed == 8) {
-    LaunchExperts<Routed, 1, Shared, 4>(p, stream);
-  } else if (routed == 16) {
-    LaunchExperts<Routed, 2, Shared, 4>(p, stream);
-  } else {
-    LaunchExperts<Routed, 4, Shared, 4>(p, stream);
-  }
+void ChooseTiles(const MoeProblem& p, cudaStream_t stream) {
+  if (p.work.shared_tile == 8)
+    return LaunchExperts<Routed, 1, Shared, 1>(p, stream);  // so few rows have routed tiles of 8
+  p.work.routed_tile == 8 ? LaunchExperts<Routed, 1, Shared, 2>(p, stream)
+                          : LaunchExperts<Routed, 2, Shared, 2>(p, stream);
 }
 
 }  // namespace
 
-std::size_t MoeWorkBytes(int rows, int topk, int experts, int dim, int inter) {
-  return Layout(rows, topk, experts, dim, inter, nullptr, nullptr);
+bool UsesWideExperts(const MoeShape& shape) {
+  return shape.experts > 0 && shape.rows * shape.topk / shape.experts >= 16 && shape.dim % 128 == 0 &&
+         shape.inter % 128 == 0;
 }
 
-void Moe(const MoeArgs& args, const MoeScratch& scratch, cudaStream_t stream) {
+std::size_t MoeWorkBytes(const MoeShape& shape) {
+  return Layout(shape, nullptr, nullptr);
+}
+
+void Moe(const MoeArgs& args, const MoeShape& shape, const MoeScratch& scratch, cudaStream_t stream) {
   if (args.rows == 0) return;
-  const int dim = static_cast<int>(args.shared.w1.cols), inter = static_cast<int>(args.shared.w1.rows);
-  Problem p{.work = {},
-            .experts = scratch.experts,
-            .x = scratch.x,
-            .shared_expert = args.expert_count,
-            .dim = dim,
-            .inter = inter,
-            .limit = args.swiglu_limit};
-  Layout(args.rows, args.topk, args.expert_count, dim, inter, scratch.work, &p.work);
-  GroupKernel<<<1, 1024, 0, stream>>>(args, p.work);
-  ChooseTiles<WeightFormat::kMxfp4, WeightFormat::kFp8Block32>(p, stream);
-  CombineKernel<<<dim3(static_cast<unsigned>((dim / 2 + 255) / 256), static_cast<unsigned>(args.rows)), 256, 0, stream>>>(
-      args, p.work, dim);
+  MoeProblem p{.work = {},
+               .experts = scratch.experts,
+               .x = scratch.x,
+               .shared_x = scratch.shared_x,
+               .shared_expert = args.expert_count,
+               .dim = shape.dim,
+               .inter = shape.inter,
+               .limit = args.swiglu_limit};
+  Layout(shape, scratch.work, &p.work);
+  LaunchKernel(GroupKernel, 1, 1024, 0, stream, args, p.work);
+  if (UsesWideExperts(shape)) {
+    WideExperts(p, stream);
+  } else {
+    ChooseTiles<WeightFormat::kMxfp4, WeightFormat::kFp8Block32>(p, stream);
+  }
+  LaunchKernel(CombineKernel,
+               dim3(static_cast<unsigned>((shape.dim / 2 + 255) / 256), static_cast<unsigned>(args.rows)), 256, 0,
+               stream, args, p.work, shape.dim);
 }
 
 }  // namespace galley::backend::cuda

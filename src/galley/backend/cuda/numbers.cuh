@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Number formats on the device: packed codes to pairs of bf16 (exact: every e2m1 or e4m3 value times a power of two is a
-// bf16 value), and the model's quantisers with the bits of tensor/quantize.h.
+// Number formats on the device: packed codes to pairs of bf16 (exact: every e2m1 or e4m3 value times a power of two is
+// a bf16 value), and the model's quantisers with the bits of tensor/quantize.h.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -47,26 +47,52 @@ __device__ __forceinline__ void DecodeFp4x8(std::uint32_t word, std::uint32_t sc
     pairs[i] = MultiplyPairs(magnitude | sign, scale);
   }
 }
-// Eight e4m3 codes k0 … k7 of two words in the same pairs.
-__device__ __forceinline__ void DecodeFp8x8(std::uint32_t low, std::uint32_t high, std::uint32_t scale,
-                                            std::uint32_t (&pairs)[4]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const std::uint32_t codes = __byte_perm(low, high, static_cast<unsigned>((0x4400 | 0x0000) + 0x1111 * i));
-    const std::uint32_t bits = ((codes >> 4) & 0x07F007F0u) | (codes & 0x80008000u);
-    pairs[i] = MultiplyPairs(bits, scale);
+
+// Stored rows of x pair values that lie two apart, (k0, k2), (k1, k3), (k4, k6), (k5, k7), which is what the bytes of a
+// word of e4m3 codes give without shuffling. MXFP4 weights are brought into the same order when they are uploaded: each
+// half of a word holds the codes of four pairs' members, their bits placed so that a shift and a mask make a bf16 of
+// them. Half-word bits (sign, exponent, mantissa): pair 0 15, 8, 7, 6; pair 1 12, 5, 4, 3; pair 2 9, 2, 1, 0; pair 3
+// 14, 11, 10, 13.
+__host__ __device__ constexpr std::uint32_t ArrangeFp4(std::uint32_t natural) {
+  constexpr int kSource[2][4] = {{0, 1, 4, 5}, {2, 3, 6, 7}};
+  constexpr int kPlace[4][4] = {{15, 8, 7, 6}, {12, 5, 4, 3}, {9, 2, 1, 0}, {14, 11, 10, 13}};
+  std::uint32_t word = 0;
+  for (int half = 0; half < 2; ++half) {
+    for (int pair = 0; pair < 4; ++pair) {
+      const std::uint32_t code = natural >> (4 * kSource[half][pair]) & 15;
+      for (int bit = 0; bit < 4; ++bit) word |= (code >> (3 - bit) & 1) << (16 * half + kPlace[pair][bit]);
+    }
   }
+  return word;
+}
+__device__ __forceinline__ void DecodeArrangedFp4x8(std::uint32_t word, std::uint32_t scale,
+                                                    std::uint32_t (&pairs)[4]) {
+  constexpr std::uint32_t kMask = 0x81C081C0u;
+  pairs[0] = MultiplyPairs(word & kMask, scale);
+  pairs[1] = MultiplyPairs((word * 8u) & kMask, scale);
+  pairs[2] = MultiplyPairs((word * 64u) & kMask, scale);
+  const std::uint32_t exponent = (word >> 3) & 0x01800180u, mantissa = (word >> 7) & 0x00400040u;
+  pairs[3] = MultiplyPairs(((word * 2u) & 0x80008000u) | exponent | mantissa, scale);
+}
+// Four e4m3 codes of a word as pairs (k0, k2), (k1, k3).
+__device__ __forceinline__ void DecodeFp8x4(std::uint32_t word, std::uint32_t scale, std::uint32_t& even,
+                                            std::uint32_t& odd) {
+  even = MultiplyPairs(((word * 16u) & 0x07F007F0u) | ((word * 256u) & 0x80008000u), scale);
+  odd = MultiplyPairs(((word >> 4) & 0x07F007F0u) | (word & 0x80008000u), scale);
 }
 // Eight bf16 values in natural order, (k0, k1) …, brought into the same pairs.
 __device__ __forceinline__ void PairFromNatural(const uint4& natural, std::uint32_t (&pairs)[4]) {
-  pairs[0] = __byte_perm(natural.x, natural.z, 0x5410);
-  pairs[1] = __byte_perm(natural.x, natural.z, 0x7632);
-  pairs[2] = __byte_perm(natural.y, natural.w, 0x5410);
-  pairs[3] = __byte_perm(natural.y, natural.w, 0x7632);
+  pairs[0] = __byte_perm(natural.x, natural.y, 0x5410);
+  pairs[1] = __byte_perm(natural.x, natural.y, 0x7632);
+  pairs[2] = __byte_perm(natural.z, natural.w, 0x5410);
+  pairs[3] = __byte_perm(natural.z, natural.w, 0x7632);
 }
-
-// Place of value i among its eight when a row is stored in that paired order.
+// Place of value i in a stored row of x.
 __device__ __forceinline__ int PairedPlace(int i) {
+  return (i & ~3) | ((i & 1) << 1) | ((i >> 1) & 1);
+}
+// Place of value i in a row that meets natural e2m1 words, whose pairs are (k0, k4), (k1, k5), … (DecodeFp4x8).
+__device__ __forceinline__ int PlaceForNaturalFp4(int i) {
   return (i & ~7) | ((i & 3) << 1) | ((i >> 2) & 1);
 }
 

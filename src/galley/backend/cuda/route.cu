@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Expert choice (2.9): a warp a row. Scores are sqrt(softplus); the largest biased ones win, equal ones by lower id.
 #include "galley/backend/cuda/kernels.h"
+#include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/numbers.cuh"
+#include "galley/backend/cuda/ptx/async_copy.cuh"
 
 namespace galley::backend::cuda {
 namespace {
@@ -12,6 +14,7 @@ __device__ float Softplus(float x) {
 }
 
 __global__ void RouteSelectKernel(RouteArgs args, const float* logits) {
+  ptx::BeginKernel();
   extern __shared__ float shared[];  // [warps][2][experts]
   const int experts = static_cast<int>(args.gate.rows), lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -59,8 +62,8 @@ void RouteSelect(const RouteArgs& args, const float* logits, cudaStream_t stream
   if (args.step.rows == 0) return;
   const int warps = args.step.rows < 512 ? 1 : 4;
   const auto shared = static_cast<std::size_t>(warps) * 2 * static_cast<std::size_t>(args.gate.rows) * sizeof(float);
-  RouteSelectKernel<<<static_cast<unsigned>((args.step.rows + warps - 1) / warps), static_cast<unsigned>(warps * 32),
-                      shared, stream>>>(args, logits);
+  LaunchKernel(RouteSelectKernel, static_cast<unsigned>((args.step.rows + warps - 1) / warps),
+               static_cast<unsigned>(warps * 32), shared, stream, args, logits);
 }
 
 }  // namespace galley::backend::cuda

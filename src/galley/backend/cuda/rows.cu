@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that move or combine whole rows: embedding, gathers, means, norms, window rings.
 #include "galley/backend/cuda/kernels.h"
+#include "galley/backend/cuda/launch.h"
+#include "galley/backend/cuda/ptx/async_copy.cuh"
 #include "galley/backend/cuda/step.cuh"
 
 namespace galley::backend::cuda {
 namespace {
 
 __global__ void EmbedKernel(EmbedArgs args) {
+  ptx::BeginKernel();
   const auto t = static_cast<std::int64_t>(blockIdx.x);
   const BFloat16* from = args.table + static_cast<std::int64_t>(args.step.tokens[t]) * args.dim;
   for (int i = static_cast<int>(threadIdx.x); i < args.copies * args.dim; i += static_cast<int>(blockDim.x)) {
@@ -17,6 +20,7 @@ __global__ void EmbedKernel(EmbedArgs args) {
 }
 
 __global__ void MeanCopiesKernel(MeanCopiesArgs args) {
+  ptx::BeginKernel();
   const auto t = static_cast<std::int64_t>(blockIdx.y);
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= args.dim) return;
@@ -26,6 +30,7 @@ __global__ void MeanCopiesKernel(MeanCopiesArgs args) {
 }
 
 __global__ void WindowWriteKernel(WindowWriteArgs args) {
+  ptx::BeginKernel();
   const int t = static_cast<int>(blockIdx.x);
   const SequenceEntry& sequence = args.step.sequence_of(t);
   const int i = t - sequence.first_row;
@@ -37,6 +42,7 @@ __global__ void WindowWriteKernel(WindowWriteArgs args) {
 }
 
 __global__ void GatherRowsKernel(const std::byte* in, std::byte* out, const std::int32_t* rows, std::size_t bytes) {
+  ptx::BeginKernel();
   const std::byte* from = in + static_cast<std::size_t>(rows[blockIdx.x]) * bytes;
   std::byte* to = out + static_cast<std::size_t>(blockIdx.x) * bytes;
   if (bytes % 16 == 0) {
@@ -50,6 +56,7 @@ __global__ void GatherRowsKernel(const std::byte* in, std::byte* out, const std:
 
 __global__ void NormRowsKernel(const BFloat16* x, const std::int32_t* rows, int dim, const BFloat16* weight, float eps,
                                BFloat16* out) {
+  ptx::BeginKernel();
   __shared__ float shared[8];
   const auto i = static_cast<std::int64_t>(blockIdx.x);
   const BFloat16* from = x + (rows != nullptr ? rows[i] : i) * dim;
@@ -64,33 +71,46 @@ __global__ void NormRowsKernel(const BFloat16* x, const std::int32_t* rows, int 
   }
 }
 
+__global__ void ArrangeFp4Kernel(std::uint32_t* words, std::size_t count) {
+  ptx::BeginKernel();
+  const std::size_t stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  for (std::size_t i = blockIdx.x * static_cast<std::size_t>(blockDim.x) + threadIdx.x; i < count; i += stride) {
+    words[i] = ArrangeFp4(words[i]);
+  }
+}
+
 }  // namespace
 
+void ArrangeFp4Weights(void* data, std::size_t bytes, cudaStream_t stream) {
+  if (bytes < 4) return;
+  LaunchKernel(ArrangeFp4Kernel, 528, 256, 0, stream, static_cast<std::uint32_t*>(data), bytes / 4);
+}
+
 void Embed(const EmbedArgs& args, cudaStream_t stream) {
-  EmbedKernel<<<static_cast<unsigned>(args.step.rows), 256, 0, stream>>>(args);
+  LaunchKernel(EmbedKernel, static_cast<unsigned>(args.step.rows), 256, 0, stream, args);
 }
 
 void MeanCopies(const MeanCopiesArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return;
-  MeanCopiesKernel<<<dim3(static_cast<unsigned>((args.dim + 255) / 256), static_cast<unsigned>(args.rows)), 256, 0,
-                     stream>>>(args);
+  LaunchKernel(MeanCopiesKernel, dim3(static_cast<unsigned>((args.dim + 255) / 256), static_cast<unsigned>(args.rows)),
+               256, 0, stream, args);
 }
 
 void WindowWrite(const WindowWriteArgs& args, cudaStream_t stream) {
   if (args.step.rows == 0) return;
-  WindowWriteKernel<<<static_cast<unsigned>(args.step.rows), 128, 0, stream>>>(args);
+  LaunchKernel(WindowWriteKernel, static_cast<unsigned>(args.step.rows), 128, 0, stream, args);
 }
 
 void GatherRows(const GatherRowsArgs& args, const std::int32_t* device_rows, cudaStream_t stream) {
   if (args.count == 0) return;
-  GatherRowsKernel<<<static_cast<unsigned>(args.count), 256, 0, stream>>>(
-      static_cast<const std::byte*>(args.in), static_cast<std::byte*>(args.out), device_rows, args.row_bytes);
+  LaunchKernel(GatherRowsKernel, static_cast<unsigned>(args.count), 256, 0, stream,
+               static_cast<const std::byte*>(args.in), static_cast<std::byte*>(args.out), device_rows, args.row_bytes);
 }
 
 void NormRows(const BFloat16* x, const std::int32_t* rows, int count, int dim, const BFloat16* weight, float eps,
               BFloat16* out, cudaStream_t stream) {
   if (count == 0) return;
-  NormRowsKernel<<<static_cast<unsigned>(count), 256, 0, stream>>>(x, rows, dim, weight, eps, out);
+  LaunchKernel(NormRowsKernel, static_cast<unsigned>(count), 256, 0, stream, x, rows, dim, weight, eps, out);
 }
 
 }  // namespace galley::backend::cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One warp's share of a matrix product with few rows of x: MT tiles of 16 weight rows times NT tiles of 8 rows of x over
-// a range of K. Weights come straight from the checkpoint's layout. Each lane copies the 16 bytes that it will use
+// One warp's share of a matrix product with few rows of x: MT tiles of 16 weight rows times NT tiles of 8 rows of x
+// over a range of K. Weights come straight from the checkpoint's layout. Each lane copies the 16 bytes that it will use
 // itself, several blocks of K ahead, so the loop has no barrier; the order of K inside a block is a permutation that x
 // is stored in as well. Sums are fp32 in tensor cores over bf16 operands, which hold every code times its scale
 // exactly. A sum's order depends on K alone, so a row's bits do not depend on the rows beside it.
@@ -14,7 +14,9 @@ namespace galley::backend::cuda {
 
 // Weights that 16 bytes hold, and the block of K that the four lanes of a row cover.
 template <WeightFormat F>
-constexpr int kLaneValues = F == WeightFormat::kMxfp4 ? 32 : F == WeightFormat::kFp8Block32 ? 16 : 8;
+constexpr int kLaneValues = F == WeightFormat::kMxfp4        ? 32
+                            : F == WeightFormat::kFp8Block32 ? 16
+                                                             : 8;
 template <WeightFormat F>
 constexpr int kBlockK = 4 * kLaneValues<F>;
 
@@ -47,28 +49,52 @@ struct StreamDot {
   TileRows tile[MT];
   const BFloat16* x[NT];  // row of this lane's column (lane / 4) of each tile; null: zeros
   int cols;
+  // Set by Prepare: this lane's address in each tile's row lane / 4, and which of its rows exist.
+  const std::uint8_t* from[MT];
+  const std::uint8_t* x_from[NT];
+  unsigned valid_rows, valid_x;
 
   __device__ __forceinline__ uint4* Slot(int stage, int chunk) const {
     return reinterpret_cast<uint4*>(ring) + (stage * kChunks + chunk) * Threads + threadIdx.x;
   }
 
-  __device__ __forceinline__ void Issue(int block, int stage) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32, k = block * kBlockK<F> + (lane % 4) * kV;
-    const bool inside = k < cols;
+  __device__ __forceinline__ void Prepare() {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    valid_rows = valid_x = 0;
 #pragma unroll
-    for (int c = 0; c < kWeightChunks; ++c) {
-      const int row = tile[c / 2].row + c % 2 * 8 + lane / 4;
-      const bool valid = inside && row < tile[c / 2].end;
-      const std::uint8_t* from = tile[c / 2].data + (valid ? row * RowBytes<F>(cols) + RowBytes<F>(k) : 0);
-      ptx::CopyAsync16(Slot(stage, c), from, valid);
+    for (int m = 0; m < MT; ++m) {
+      const int row = tile[m].row + lane / 4;
+      valid_rows |= (row < tile[m].end ? 1u : 0u) << (2 * m) | (row + 8 < tile[m].end ? 2u : 0u) << (2 * m);
+      from[m] = tile[m].data + row * RowBytes<F>(cols) + lane % 4 * 16;
     }
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
-      const bool valid = inside && x[n] != nullptr;
+      valid_x |= (x[n] != nullptr ? 1u : 0u) << n;
+      x_from[n] = reinterpret_cast<const std::uint8_t*>(
+          x[n] != nullptr ? x[n] + lane % 4 * kV : reinterpret_cast<const BFloat16*>(tile[0].data));
+    }
+  }
+
+  __device__ __forceinline__ void IssueWeights(int block, int stage) const {
+    const int k = block * kBlockK<F> + static_cast<int>(threadIdx.x) % 4 * kV;
+    const bool inside = k < cols;
+    // Bytes that are not to be read count 0, so an address beyond the matrix is never used.
+    const std::int64_t at = std::int64_t{block} * 64, half = 8 * RowBytes<F>(cols);
+#pragma unroll
+    for (int c = 0; c < kWeightChunks; ++c) {
+      ptx::CopyAsync16(Slot(stage, c), from[c / 2] + at + (c % 2 != 0 ? half : 0),
+                       inside && (valid_rows >> c & 1) != 0);
+    }
+  }
+  __device__ __forceinline__ void IssueX(int block, int stage) const {
+    const bool inside = block * kBlockK<F> + static_cast<int>(threadIdx.x) % 4 * kV < cols;
+    const std::int64_t x_at = std::int64_t{block} * (kBlockK<F> * 2);
+#pragma unroll
+    for (int n = 0; n < NT; ++n) {
+      const bool valid = inside && (valid_x >> n & 1) != 0;
 #pragma unroll
       for (int c = 0; c < kV / 8; ++c) {
-        const void* from = valid ? static_cast<const void*>(x[n] + k + c * 8) : static_cast<const void*>(tile[0].data);
-        ptx::CopyAsync16(Slot(stage, kWeightChunks + n * (kV / 8) + c), from, valid);
+        ptx::CopyAsync16(Slot(stage, kWeightChunks + n * (kV / 8) + c), x_from[n] + x_at + c * 16, valid);
       }
     }
   }
@@ -94,13 +120,14 @@ struct StreamDot {
           } else if (row < t.end) {
             for (int byte = 0; byte < 4 && g + byte < groups; ++byte) word |= std::uint32_t{at[byte]} << (8 * byte);
           }
-          words[i] = word;
+          words[i] = __vminu4(word, 0x01010101u * (254 - kFp4Shift));  // larger ones would not fit a bf16's exponent
         }
       } else {
-        const std::uint8_t* from = t.scales + static_cast<std::int64_t>(t.row / 32) * groups;
+        const std::uint8_t* from_scales = t.scales + static_cast<std::int64_t>(t.row / 32) * groups;
         for (int i = lane; i < 2 * blocks; i += 32) {
           const int g = 2 * begin + i;
-          scales[m * 2 * blocks + i] = t.row < t.end && g < groups ? from[g] : 0;
+          scales[m * 2 * blocks + i] =
+              t.row < t.end && g < groups ? min(from_scales[g], static_cast<std::uint8_t>(254 - kFp8Shift)) : 0;
         }
       }
     }
@@ -112,9 +139,10 @@ struct StreamDot {
                                          std::uint32_t (&pairs)[4]) const {
     const std::uint32_t* words = reinterpret_cast<const std::uint32_t*>(&codes);
     if constexpr (F == WeightFormat::kMxfp4) {
-      DecodeFp4x8(words[group], scale, pairs);
+      DecodeArrangedFp4x8(words[group], scale, pairs);
     } else if constexpr (F == WeightFormat::kFp8Block32) {
-      DecodeFp8x8(words[2 * group], words[2 * group + 1], scale, pairs);
+      DecodeFp8x4(words[2 * group], scale, pairs[0], pairs[1]);
+      DecodeFp8x4(words[2 * group + 1], scale, pairs[2], pairs[3]);
     } else {
       pairs[0] = codes.x, pairs[1] = codes.y, pairs[2] = codes.z, pairs[3] = codes.w;
     }
@@ -122,9 +150,11 @@ struct StreamDot {
   __device__ __forceinline__ std::uint32_t Scale(int m, int half, int block, int blocks) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if constexpr (F == WeightFormat::kMxfp4) {
-      return ScalePair<kFp4Shift>(scales[((m * 16 + half * 8 + lane / 4) * blocks + block) * 4 + lane % 4]);
+      const std::uint32_t scale = scales[((m * 16 + half * 8 + lane / 4) * blocks + block) * 4 + lane % 4];
+      return (scale + kFp4Shift) * 0x00800080u;
     } else if constexpr (F == WeightFormat::kFp8Block32) {
-      return ScalePair<kFp8Shift>(scales[(m * blocks + block) * 2 + lane % 4 / 2]);
+      const std::uint32_t scale = scales[(m * blocks + block) * 2 + lane % 4 / 2];
+      return (scale + kFp8Shift) * 0x00800080u;
     } else {
       return 0;
     }
@@ -170,21 +200,31 @@ struct StreamDot {
     }
   }
 
-  // acc += weights times x over blocks [begin, end) of K.
-  template <bool NaturalX>
-  __device__ __forceinline__ void Run(int begin, int end, float (&acc)[MT][NT][4]) const {
+  // acc += weights times x over blocks [begin, end) of K. With `waits`, the kernel before this one in the stream may
+  // still be at work on x, and is waited for once the first weights are on their way.
+  template <bool NaturalX, bool Waits>
+  __device__ __forceinline__ void Run(int begin, int end, float (&acc)[MT][NT][4]) {
     const int blocks = end - begin;
+    Prepare();
 #pragma unroll
     for (int s = 0; s < Stages - 1; ++s) {
-      if (s < blocks) Issue(begin + s, s);
-      ptx::CommitCopies();
+      if (s < blocks) IssueWeights(begin + s, s);
     }
     LoadScales(begin, end);
+    if constexpr (Waits) ptx::WaitForPreviousKernel();
+#pragma unroll
+    for (int s = 0; s < Stages - 1; ++s) {
+      if (s < blocks) IssueX(begin + s, s);
+      ptx::CommitCopies();
+    }
     int stage = 0;
     for (int b = 0; b < blocks; ++b) {
       ptx::WaitCopies<Stages - 2>();
       const int ahead = b + Stages - 1;
-      if (ahead < blocks) Issue(begin + ahead, (stage + Stages - 1) % Stages);
+      if (ahead < blocks) {
+        IssueWeights(begin + ahead, (stage + Stages - 1) % Stages);
+        IssueX(begin + ahead, (stage + Stages - 1) % Stages);
+      }
       ptx::CommitCopies();
       Consume<NaturalX>(b, blocks, stage, acc);
       stage = stage + 1 == Stages ? 0 : stage + 1;

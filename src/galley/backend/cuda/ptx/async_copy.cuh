@@ -34,4 +34,10 @@ __device__ __forceinline__ void LetNextKernelStart() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
+// The first statement of a kernel that has nothing to do before its inputs are there.
+__device__ __forceinline__ void BeginKernel() {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+}
+
 }  // namespace galley::backend::cuda::ptx

@@ -98,12 +98,11 @@ backend::Weight OpRig::Matrix(backend::WeightFormat format, std::int64_t rows, s
   std::vector<std::uint8_t> scales(static_cast<std::size_t>((fp4 ? rows : (rows + 31) / 32) * groups));
   const int center = 127 + static_cast<int>(std::lround(std::log2(size))) - (fp4 ? 1 : 4);
   for (std::uint8_t& scale : scales) scale = static_cast<std::uint8_t>(center + Integer(-1, 1));
-  // Through Upload, because a backend may store packed codes in an order of its own.
-  const auto bytes = static_cast<std::int64_t>(codes.size());
+  // A backend may store codes in an order of its own.
   host_weights_.push_back(std::move(codes));
-  const auto placed = backend_.Upload({.dtype = fp4 ? DType::kI8 : DType::kF8E4M3,
-                                       .shape = {bytes},
-                                       .data = reinterpret_cast<const std::byte*>(host_weights_.back().data())});
+  const auto placed = backend_.UploadMatrix({.dtype = fp4 ? DType::kI8 : DType::kF8E4M3,
+                                             .shape = {rows, fp4 ? cols / 2 : cols},
+                                             .data = reinterpret_cast<const std::byte*>(host_weights_.back().data())});
   CHECK(placed) << placed.error().ToString();
   weight.data = *placed;
   weight.scales = Place(scales);

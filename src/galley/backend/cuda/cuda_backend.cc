@@ -47,7 +47,18 @@ class CudaBackend final : public Backend {
   [[nodiscard]] Result<const void*> Upload(const TensorView& weight) override {
     ASSIGN_OR_RETURN(std::byte * to, weights_.Take(weight.bytes(), stream_));
     RETURN_IF_ERROR(CopyToDevice(to, weight.data, weight.bytes()));
-    if (weight.dtype == DType::kI8) cuda::ArrangeFp4Weights(to, weight.bytes(), stream_);  // packed MXFP4
+    uploaded_ = true;
+    return static_cast<const void*>(to);
+  }
+  [[nodiscard]] Result<const void*> UploadMatrix(const TensorView& weight) override {
+    const bool fp4 = weight.dtype == DType::kI8;
+    if (!fp4 && weight.dtype != DType::kF8E4M3) return Upload(weight);
+    ASSIGN_OR_RETURN(std::byte * to, weights_.Take(weight.bytes(), stream_));
+    ASSIGN_OR_RETURN(std::byte * natural, scratch_.Get(ScratchUse::kUpload, weight.bytes(), stream_));
+    RETURN_IF_ERROR(CopyToDevice(natural, weight.data, weight.bytes()));
+    const int rows = static_cast<int>(weight.dim(0)), cols = static_cast<int>(weight.dim(1)) * (fp4 ? 2 : 1);
+    cuda::ArrangeWeights(fp4 ? WeightFormat::kMxfp4 : WeightFormat::kFp8Block32, natural, rows, cols, to, stream_);
+    Note(cudaGetLastError(), "arranging weights");
     uploaded_ = true;
     return static_cast<const void*>(to);
   }

@@ -40,6 +40,7 @@ enum class ScratchUse {
   kCounts,
   kExperts,
   kHostRows,  // row lists that came from the host
+  kUpload,    // a matrix before it is arranged
   kCount,
 };
 

@@ -200,7 +200,7 @@ __device__ __forceinline__ void Down(const MoeProblem& p, const Tile& tile, std:
 }
 
 template <bool First, WeightFormat Routed, int RoutedNT, WeightFormat Shared, int SharedNT>
-__global__ void __launch_bounds__(kThreads, 4) ExpertKernel(MoeProblem p) {
+__global__ void __launch_bounds__(kThreads, 3) ExpertKernel(MoeProblem p) {
   extern __shared__ __align__(16) std::uint8_t shared[];
   // The second product starts while the first still runs. The tiles are there by then, because the first lets its
   // successor start only after its own wait.

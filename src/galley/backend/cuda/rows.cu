@@ -4,6 +4,7 @@
 #include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/ptx/async_copy.cuh"
 #include "galley/backend/cuda/step.cuh"
+#include "galley/backend/cuda/stream_dot.cuh"
 
 namespace galley::backend::cuda {
 namespace {
@@ -71,19 +72,37 @@ __global__ void NormRowsKernel(const BFloat16* x, const std::int32_t* rows, int 
   }
 }
 
-__global__ void ArrangeFp4Kernel(std::uint32_t* words, std::size_t count) {
-  ptx::BeginKernel();
-  const std::size_t stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
-  for (std::size_t i = blockIdx.x * static_cast<std::size_t>(blockDim.x) + threadIdx.x; i < count; i += stride) {
-    words[i] = ArrangeFp4(words[i]);
+// A thread a piece of 16 bytes of the arranged matrix.
+template <WeightFormat F>
+__global__ void ArrangeKernel(const std::uint8_t* natural, int rows, int cols, uint4* out) {
+  const std::size_t pieces = static_cast<std::size_t>(rows) * RowBytes<F>(cols) / 16;
+  const std::size_t stride = static_cast<std::size_t>(gridDim.x) * blockDim.x,
+                    blocks = static_cast<std::size_t>(cols / kBlockK<F>);
+  for (std::size_t i = blockIdx.x * static_cast<std::size_t>(blockDim.x) + threadIdx.x; i < pieces; i += stride) {
+    std::size_t from = i * 16;
+    if (IsTiled<F>(rows, cols)) {
+      const std::size_t lane = i % 32, half = i / 32 % 2, block = i / 64 % blocks, tile = i / 64 / blocks;
+      from = (tile * 16 + half * 8 + lane / 4) * RowBytes<F>(cols) + block * 64 + lane % 4 * 16;
+    }
+    uint4 piece = *reinterpret_cast<const uint4*>(natural + from);
+    if (F == WeightFormat::kMxfp4) {
+      piece = {ArrangeFp4(piece.x), ArrangeFp4(piece.y), ArrangeFp4(piece.z), ArrangeFp4(piece.w)};
+    }
+    out[i] = piece;
   }
 }
 
 }  // namespace
 
-void ArrangeFp4Weights(void* data, std::size_t bytes, cudaStream_t stream) {
-  if (bytes < 4) return;
-  LaunchKernel(ArrangeFp4Kernel, 528, 256, 0, stream, static_cast<std::uint32_t*>(data), bytes / 4);
+void ArrangeWeights(WeightFormat format, const void* natural, int rows, int cols, void* out, cudaStream_t stream) {
+  const auto* from = static_cast<const std::uint8_t*>(natural);
+  auto* to = static_cast<uint4*>(out);
+  // Not by LaunchKernel: products read weights before they wait for earlier kernels.
+  if (format == WeightFormat::kMxfp4) {
+    ArrangeKernel<WeightFormat::kMxfp4><<<1056, 256, 0, stream>>>(from, rows, cols, to);
+  } else {
+    ArrangeKernel<WeightFormat::kFp8Block32><<<1056, 256, 0, stream>>>(from, rows, cols, to);
+  }
 }
 
 void Embed(const EmbedArgs& args, cudaStream_t stream) {

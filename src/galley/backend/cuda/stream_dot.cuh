@@ -26,6 +26,28 @@ __host__ __device__ constexpr std::int64_t RowBytes(std::int64_t cols) {
   return F == WeightFormat::kMxfp4 ? cols / 2 : F == WeightFormat::kFp8Block32 ? cols : cols * 2;
 }
 
+// Quantised matrices of whole tiles are stored tile by tile: 16 rows times a block of K are 1,024 bytes, what lane l
+// uses of rows l / 4 and then l / 4 + 8 at 16 l and 512 + 16 l (TileWeights). Others keep the checkpoint's rows.
+template <WeightFormat F>
+__host__ __device__ constexpr bool IsTiled(std::int64_t rows, std::int64_t cols) {
+  return F != WeightFormat::kBF16 && rows % 16 == 0 && cols % kBlockK<F> == 0;
+}
+// Where a lane finds its 16 bytes of a tile of rows.
+struct LaneWeights {
+  const std::uint8_t* from;  // block 0, row lane / 4
+  std::int64_t half;         // to row lane / 4 + 8
+  std::int32_t step;         // from block to block
+};
+template <WeightFormat F>
+__device__ __forceinline__ LaneWeights FindLaneWeights(const std::uint8_t* data, int row, int rows, int cols) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (IsTiled<F>(rows, cols)) {
+    const std::int64_t blocks = cols / kBlockK<F>;
+    return {data + row / 16 * blocks * 1024 + lane * 16, 512, 1024};
+  }
+  return {data + (row + lane / 4) * RowBytes<F>(cols) + lane % 4 * 16, 8 * RowBytes<F>(cols), 64};
+}
+
 // One tile of 16 rows: the first row's number and matrix, and how many rows of it exist.
 struct TileRows {
   const std::uint8_t* data = nullptr;    // the matrix
@@ -37,8 +59,8 @@ struct TileRows {
 template <WeightFormat F, int MT, int NT, int Stages, int Threads>
 struct StreamDot {
   static constexpr int kV = kLaneValues<F>;
-  static constexpr int kWeightChunks = 2 * MT, kXChunks = NT * kV / 8, kChunks = kWeightChunks + kXChunks;
-  static constexpr int kRingBytes = Stages * kChunks * Threads * 16;
+  static constexpr int kXChunks = NT * kV / 8;
+  static constexpr int kRingBytes = Stages * kXChunks * Threads * 16;
   // Scale bytes that a warp keeps for `blocks` blocks of K.
   __host__ __device__ static constexpr int ScaleBytes(int blocks) {
     return F == WeightFormat::kMxfp4 ? MT * 16 * blocks * 4 : F == WeightFormat::kFp8Block32 ? MT * blocks * 2 : 0;
@@ -49,13 +71,13 @@ struct StreamDot {
   TileRows tile[MT];
   const BFloat16* x[NT];  // row of this lane's column (lane / 4) of each tile; null: zeros
   int cols;
-  // Set by Prepare: this lane's address in each tile's row lane / 4, and which of its rows exist.
-  const std::uint8_t* from[MT];
+  // Set by Prepare: where this lane's weights are, and which of its rows exist.
+  LaneWeights from[MT];
   const std::uint8_t* x_from[NT];
   unsigned valid_rows, valid_x;
 
   __device__ __forceinline__ uint4* Slot(int stage, int chunk) const {
-    return reinterpret_cast<uint4*>(ring) + (stage * kChunks + chunk) * Threads + threadIdx.x;
+    return reinterpret_cast<uint4*>(ring) + (stage * kXChunks + chunk) * Threads + threadIdx.x;
   }
 
   __device__ __forceinline__ void Prepare() {
@@ -65,7 +87,7 @@ struct StreamDot {
     for (int m = 0; m < MT; ++m) {
       const int row = tile[m].row + lane / 4;
       valid_rows |= (row < tile[m].end ? 1u : 0u) << (2 * m) | (row + 8 < tile[m].end ? 2u : 0u) << (2 * m);
-      from[m] = tile[m].data + row * RowBytes<F>(cols) + lane % 4 * 16;
+      from[m] = FindLaneWeights<F>(tile[m].data, tile[m].row, tile[m].end, cols);
     }
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
@@ -75,15 +97,13 @@ struct StreamDot {
     }
   }
 
-  __device__ __forceinline__ void IssueWeights(int block, int stage) const {
-    const int k = block * kBlockK<F> + static_cast<int>(threadIdx.x) % 4 * kV;
-    const bool inside = k < cols;
-    // Bytes that are not to be read count 0, so an address beyond the matrix is never used.
-    const std::int64_t at = std::int64_t{block} * 64, half = 8 * RowBytes<F>(cols);
+  __device__ __forceinline__ void LoadWeights(int block, uint4 (&w)[2 * MT]) const {
+    const bool inside = block * kBlockK<F> + static_cast<int>(threadIdx.x) % 4 * kV < cols;
 #pragma unroll
-    for (int c = 0; c < kWeightChunks; ++c) {
-      ptx::CopyAsync16(Slot(stage, c), from[c / 2] + at + (c % 2 != 0 ? half : 0),
-                       inside && (valid_rows >> c & 1) != 0);
+    for (int c = 0; c < 2 * MT; ++c) {
+      const LaneWeights& lane = from[c / 2];
+      w[c] = ptx::LoadOnce16(lane.from + std::int64_t{block} * lane.step + (c % 2 != 0 ? lane.half : 0),
+                             inside && (valid_rows >> c & 1) != 0);
     }
   }
   __device__ __forceinline__ void IssueX(int block, int stage) const {
@@ -94,7 +114,7 @@ struct StreamDot {
       const bool valid = inside && (valid_x >> n & 1) != 0;
 #pragma unroll
       for (int c = 0; c < kV / 8; ++c) {
-        ptx::CopyAsync16(Slot(stage, kWeightChunks + n * (kV / 8) + c), x_from[n] + x_at + c * 16, valid);
+        ptx::CopyAsync16(Slot(stage, n * (kV / 8) + c), x_from[n] + x_at + c * 16, valid);
       }
     }
   }
@@ -161,24 +181,21 @@ struct StreamDot {
   }
 
   template <bool NaturalX>
-  __device__ __forceinline__ void Consume(int block, int blocks, int stage, float (&acc)[MT][NT][4]) const {
+  __device__ __forceinline__ void Consume(const uint4 (&w)[2 * MT], int block, int blocks, int stage,
+                                          float (&acc)[MT][NT][4]) const {
     constexpr int kGroups = kV / 8;
     std::uint32_t scale[MT][2];
-    uint4 w[MT][2];
 #pragma unroll
     for (int m = 0; m < MT; ++m) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        scale[m][half] = Scale(m, half, block, blocks);
-        w[m][half] = *Slot(stage, 2 * m + half);
-      }
+      for (int half = 0; half < 2; ++half) scale[m][half] = Scale(m, half, block, blocks);
     }
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       std::uint32_t xp[NT][4];
 #pragma unroll
       for (int n = 0; n < NT; ++n) {
-        const uint4 natural = *Slot(stage, kWeightChunks + n * kGroups + g);
+        const uint4 natural = *Slot(stage, n * kGroups + g);
         if constexpr (NaturalX && F != WeightFormat::kBF16) {
           PairFromNatural(natural, xp[n]);
         } else {
@@ -188,8 +205,8 @@ struct StreamDot {
 #pragma unroll
       for (int m = 0; m < MT; ++m) {
         std::uint32_t top[4], bottom[4];
-        Decode(w[m][0], g, scale[m][0], top);
-        Decode(w[m][1], g, scale[m][1], bottom);
+        Decode(w[2 * m], g, scale[m][0], top);
+        Decode(w[2 * m + 1], g, scale[m][1], bottom);
 #pragma unroll
         for (int step = 0; step < 2; ++step) {
           const std::uint32_t a[4] = {top[2 * step], bottom[2 * step], top[2 * step + 1], bottom[2 * step + 1]};
@@ -206,10 +223,8 @@ struct StreamDot {
   __device__ __forceinline__ void Run(int begin, int end, float (&acc)[MT][NT][4]) {
     const int blocks = end - begin;
     Prepare();
-#pragma unroll
-    for (int s = 0; s < Stages - 1; ++s) {
-      if (s < blocks) IssueWeights(begin + s, s);
-    }
+    uint4 w[2 * MT], next[2 * MT] = {};
+    if (blocks > 0) LoadWeights(begin, next);
     LoadScales(begin, end);
     if constexpr (Waits) ptx::WaitForPreviousKernel();
 #pragma unroll
@@ -218,15 +233,16 @@ struct StreamDot {
       ptx::CommitCopies();
     }
     int stage = 0;
+#pragma unroll 2
     for (int b = 0; b < blocks; ++b) {
+#pragma unroll
+      for (int c = 0; c < 2 * MT; ++c) w[c] = next[c];
+      if (b + 1 < blocks) LoadWeights(begin + b + 1, next);
       ptx::WaitCopies<Stages - 2>();
       const int ahead = b + Stages - 1;
-      if (ahead < blocks) {
-        IssueWeights(begin + ahead, (stage + Stages - 1) % Stages);
-        IssueX(begin + ahead, (stage + Stages - 1) % Stages);
-      }
+      if (ahead < blocks) IssueX(begin + ahead, (stage + Stages - 1) % Stages);
       ptx::CommitCopies();
-      Consume<NaturalX>(b, blocks, stage, acc);
+      Consume<NaturalX>(w, b, blocks, stage, acc);
       stage = stage + 1 == Stages ? 0 : stage + 1;
     }
     ptx::WaitCopies<0>();

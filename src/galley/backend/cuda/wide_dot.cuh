@@ -37,6 +37,7 @@ struct WideDot {
 
   std::uint8_t* shared;
   TileRows tile;              // 16 rows of this warp
+  LaneWeights lane_weights;   // set by Run
   const BFloat16* x[kTurns];  // this thread's piece of 8 values in each of its rows of x; null: zeros
   int cols;
 
@@ -47,11 +48,10 @@ struct WideDot {
   __device__ __forceinline__ void IssueWeights(int block) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, k = block * kBlockK<F> + lane % 4 * kV;
     auto* to = reinterpret_cast<uint4*>(shared + block % kStages * kStageBytes + kXBytes) + threadIdx.x;
-    const std::uint8_t* from =
-        tile.data + (tile.row + lane / 4) * RowBytes<F>(cols) + std::int64_t{block} * 64 + lane % 4 * 16;
+    const std::uint8_t* from = lane_weights.from + std::int64_t{block} * lane_weights.step;
     const bool inside = k < cols;
     ptx::CopyAsync16(to, from, inside && tile.row + lane / 4 < tile.end);
-    ptx::CopyAsync16(to + kThreads, from + 8 * RowBytes<F>(cols), inside && tile.row + lane / 4 + 8 < tile.end);
+    ptx::CopyAsync16(to + kThreads, from + lane_weights.half, inside && tile.row + lane / 4 + 8 < tile.end);
   }
   __device__ __forceinline__ void IssueX(int block) const {
     std::uint8_t* to = shared + block % kStages * kStageBytes + static_cast<int>(threadIdx.x) % kCores * kCoreStride;
@@ -85,6 +85,7 @@ struct WideDot {
     narrow.scales = shared + kStages * kStageBytes + warp * ScaleBytes(blocks);
     narrow.tile[0] = tile;
     narrow.cols = cols;
+    lane_weights = FindLaneWeights<F>(tile.data, tile.row, tile.end, cols);
 #pragma unroll
     for (int b = 0; b < kAhead; ++b) {
       if (b < blocks) IssueWeights(b), IssueX(b);

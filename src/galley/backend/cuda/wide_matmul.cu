@@ -75,7 +75,11 @@ void ChooseWidth(const ProductArgs& args, cudaStream_t stream) {
 
 bool UsesWideProduct(const Weight& weight, int rows, std::int64_t group_rows) {
   const int block = weight.format == WeightFormat::kFp8Block32 ? 64 : weight.format == WeightFormat::kBF16 ? 32 : 0;
-  return rows > 16 && block != 0 && weight.cols % block == 0 && weight.cols <= 65536 && group_rows % kRows == 0;
+  if (rows <= 16 || block == 0 || weight.cols % block != 0 || weight.cols > 65536 || group_rows % kRows != 0)
+    return false;
+  // Too few blocks of threads leave most of the device idle; the narrow kernels cut K instead. Both give the same bits.
+  constexpr std::int64_t kBlocksMin = 64;
+  return (weight.rows + kRows - 1) / kRows * ((rows + kRows - 1) / kRows) >= kBlocksMin;
 }
 
 void WideProduct(const ProductArgs& args, cudaStream_t stream) {

@@ -26,6 +26,17 @@ __device__ __forceinline__ void WaitCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
+// 16 bytes that are read once; zeros when `valid` is false.
+__device__ __forceinline__ uint4 LoadOnce16(const void* from, bool valid) {
+  uint4 v = {0, 0, 0, 0};
+  if (valid) {
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from));
+  }
+  return v;
+}
+
 // Programmatic dependent launch: what comes before the wait may run while the previous kernel of the stream still does.
 __device__ __forceinline__ void WaitForPreviousKernel() {
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -29,7 +29,7 @@ std::size_t Bytes(std::int64_t count, std::size_t each) {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(cudaStream_t stream) : stream_(stream) {}
+  CudaBackend(cudaStream_t stream, bool warpgroup_products) : stream_(stream), wide_allowed_(warpgroup_products) {}
   ~CudaBackend() override {
     cudaStreamSynchronize(stream_);
     cudaStreamDestroy(stream_);
@@ -165,6 +165,7 @@ class CudaBackend final : public Backend {
   std::int64_t PositionEnd(const StepView& step);
 
   cudaStream_t stream_;
+  bool wide_allowed_;
   std::optional<Error> error_;
   bool uploaded_ = false;  // weights have been placed since the last op
   cuda::WeightArena weights_;
@@ -175,7 +176,7 @@ class CudaBackend final : public Backend {
 CudaBackend::Input CudaBackend::Prepared(const Weight& weight, const BFloat16* x, int rows, std::int64_t cols,
                                          std::int64_t group_rows, bool quantize) {
   const bool codes = weight.format == WeightFormat::kFp8Block32 || weight.format == WeightFormat::kMxfp4;
-  const bool wide = cuda::UsesWideProduct(weight, rows, group_rows);
+  const bool wide = wide_allowed_ && cuda::UsesWideProduct(weight, rows, group_rows);
   quantize = quantize && codes;
   if (!wide && !quantize) return {x, cuda::RowOrder::kNatural};
   const cuda::RowOrder order = wide ? cuda::RowOrder::kSlots : cuda::RowOrder::kPaired;
@@ -400,12 +401,13 @@ void CudaBackend::Moe(const MoeArgs& args) {
   if (!Require(formats, "expert weights of this format", static_cast<int>(args.shared.w1.format))) return;
   Run("Moe", [&] {
     const int dim = static_cast<int>(args.shared.w1.cols);
-    const cuda::MoeShape shape{.rows = args.rows,
-                               .topk = args.topk,
-                               .experts = args.expert_count,
-                               .dim = dim,
-                               .inter = static_cast<int>(args.shared.w1.rows)};
-    const bool wide = cuda::UsesWideExperts(shape);
+    cuda::MoeShape shape{.rows = args.rows,
+                         .topk = args.topk,
+                         .experts = args.expert_count,
+                         .dim = dim,
+                         .inter = static_cast<int>(args.shared.w1.rows),
+                         .wide = false};
+    const bool wide = shape.wide = wide_allowed_ && cuda::UsesWideExperts(shape);
     cuda::MoeScratch scratch;
     scratch.experts = ExpertTable(args);
     const std::int64_t count = std::int64_t{args.rows} * dim;
@@ -507,9 +509,12 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
                     count, found == cudaSuccess ? std::string() : fmt::format(" ({})", cudaGetErrorString(found))),
         "backend");
   }
-  int major = 0;
+  int major = 0, minor = 0;
   RETURN_IF_ERROR([&]() -> Status {
-    const cudaError_t code = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, options.device);
+    cudaError_t code = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, options.device);
+    if (code == cudaSuccess) {
+      code = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, options.device);
+    }
     if (code != cudaSuccess) return Err(DeviceError(code, "reading the device"));
     if (major < 9) {
       return Err(
@@ -523,7 +528,7 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
   cudaStream_t stream = nullptr;
   if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   if (code != cudaSuccess) return Err(DeviceError(code, "opening the device"));
-  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(stream));
+  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(stream, major == 9 && minor == 0));
 }
 
 void* StreamOf(Backend& backend) {

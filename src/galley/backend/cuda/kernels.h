@@ -37,7 +37,8 @@ struct ProductArgs {
 };
 void Product(const ProductArgs& args, cudaStream_t stream);  // wide when the order is kSlots
 void WideProduct(const ProductArgs& args, cudaStream_t stream);
-// Whether this product has enough rows for the wide kernels and a shape that they take.
+// Whether this product has enough rows for the wide kernels and a shape that they take. They need compute
+// capability 9.0.
 [[nodiscard]] bool UsesWideProduct(const Weight& weight, int rows, std::int64_t group_rows);
 
 // A copy of x [rows][cols] in another order, with `quantize` after FP8 fake quantisation in groups of 32 (2.3; cols is
@@ -149,7 +150,8 @@ struct ExpertPointers {
   const std::uint8_t* s2;
 };
 struct MoeShape {
-  int rows, topk, experts, dim, inter;
+  int rows = 0, topk = 0, experts = 0, dim = 0, inter = 0;
+  bool wide = false;  // by the wide kernels, for which UsesWideExperts holds and which need compute capability 9.0
 };
 struct MoeScratch {
   const ExpertPointers* experts = nullptr;  // [expert_count + 1], the shared one last

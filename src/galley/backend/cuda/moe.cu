@@ -24,7 +24,7 @@ std::size_t Layout(const MoeShape& shape, std::byte* base, MoeWork* work) {
   const int rows = shape.rows, experts = shape.experts;
   w.pairs = rows * shape.topk;
   const int mean = w.pairs / (experts > 0 ? experts : 1);
-  const bool wide = UsesWideExperts(shape);
+  const bool wide = shape.wide;
   w.routed_tile = wide ? kWideTile : mean <= 3 ? 8 : 16;
   w.shared_tile = wide ? kWideTile : rows <= 8 ? 8 : 16;
   w.tiles_max =
@@ -145,7 +145,7 @@ __device__ __forceinline__ float SumParts(const std::uint8_t* shared, int token,
 template <WeightFormat F, int NT>
 __device__ __forceinline__ void GateUp(const MoeProblem& p, const Tile& tile, std::uint8_t* shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const ExpertPointers expert = p.experts[tile.expert];
+  const ExpertPointers& expert = p.experts[tile.expert];
   const int column0 = static_cast<int>(blockIdx.x) * kColumns;
   Dot<F, NT> dot;
   dot.cols = p.dim;
@@ -178,7 +178,7 @@ __device__ __forceinline__ void GateUp(const MoeProblem& p, const Tile& tile, st
 template <WeightFormat F, int NT>
 __device__ __forceinline__ void Down(const MoeProblem& p, const Tile& tile, std::uint8_t* shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32, row0 = static_cast<int>(blockIdx.x) * kTiles * 16;
-  const ExpertPointers expert = p.experts[tile.expert];
+  const ExpertPointers& expert = p.experts[tile.expert];
   Dot<F, NT> dot;
   dot.cols = p.inter;
 #pragma unroll
@@ -200,7 +200,7 @@ __device__ __forceinline__ void Down(const MoeProblem& p, const Tile& tile, std:
 }
 
 template <bool First, WeightFormat Routed, int RoutedNT, WeightFormat Shared, int SharedNT>
-__global__ void __launch_bounds__(kThreads, 3) ExpertKernel(MoeProblem p) {
+__global__ void __launch_bounds__(kThreads, RoutedNT* SharedNT == 1 ? 4 : 3) ExpertKernel(MoeProblem p) {
   extern __shared__ __align__(16) std::uint8_t shared[];
   // The second product starts while the first still runs. The tiles are there by then, because the first lets its
   // successor start only after its own wait.
@@ -290,7 +290,7 @@ void Moe(const MoeArgs& args, const MoeShape& shape, const MoeScratch& scratch, 
                .limit = args.swiglu_limit};
   Layout(shape, scratch.work, &p.work);
   LaunchKernel(GroupKernel, 1, 1024, 0, stream, args, p.work);
-  if (UsesWideExperts(shape)) {
+  if (shape.wide) {
     WideExperts(p, stream);
   } else {
     ChooseTiles<WeightFormat::kMxfp4, WeightFormat::kFp8Block32>(p, stream);

@@ -18,14 +18,26 @@ __device__ __forceinline__ std::uint64_t CoreDescriptor(std::uint32_t address, s
 }
 
 __device__ __forceinline__ void WarpgroupFence() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#else
+  __trap();
+#endif
 }
 __device__ __forceinline__ void WarpgroupCommit() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#else
+  __trap();
+#endif
 }
 template <int Pending>
 __device__ __forceinline__ void WarpgroupWait() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+#else
+  __trap();
+#endif
 }
 // Makes ordinary writes to shared memory visible to warpgroup products; before the barrier, in every writing thread.
 __device__ __forceinline__ void FenceForWarpgroup() {
@@ -38,6 +50,7 @@ struct Wgmma;
 template <>
 struct Wgmma<32> {
   __device__ __forceinline__ static void Add(float (&d)[16], const std::uint32_t (&a)[4], std::uint64_t b) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
@@ -45,12 +58,16 @@ struct Wgmma<32> {
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
           "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#else
+    __trap();
+#endif
   }
 };
 
 template <>
 struct Wgmma<64> {
   __device__ __forceinline__ static void Add(float (&d)[32], const std::uint32_t (&a)[4], std::uint64_t b) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -61,12 +78,16 @@ struct Wgmma<64> {
           "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
           "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#else
+    __trap();
+#endif
   }
 };
 
 template <>
 struct Wgmma<96> {
   __device__ __forceinline__ static void Add(float (&d)[48], const std::uint32_t (&a)[4], std::uint64_t b) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -80,12 +101,16 @@ struct Wgmma<96> {
           "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
           "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#else
+    __trap();
+#endif
   }
 };
 
 template <>
 struct Wgmma<128> {
   __device__ __forceinline__ static void Add(float (&d)[64], const std::uint32_t (&a)[4], std::uint64_t b) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -102,12 +127,16 @@ struct Wgmma<128> {
           "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
           "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#else
+    __trap();
+#endif
   }
 };
 
 template <>
 struct Wgmma<160> {
   __device__ __forceinline__ static void Add(float (&d)[80], const std::uint32_t (&a)[4], std::uint64_t b) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n160k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
@@ -127,6 +156,9 @@ struct Wgmma<160> {
           "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]), "+f"(d[72]),
           "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#else
+    __trap();
+#endif
   }
 };
 

@@ -8,6 +8,7 @@ find_package(nlohmann_json REQUIRED)
 find_package(simdjson REQUIRED)
 find_package(tomlplusplus REQUIRED)
 find_package(OpenSSL REQUIRED)
+find_package(Boost 1.74 REQUIRED)  # headers only: Asio and Beast
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)

@@ -13,18 +13,25 @@ function(galley_layer)
   endif()
 endfunction()
 
+# tests/support/paths.h in front of every test, and its values.
+if(GALLEY_TESTS)
+  add_library(galley_test_paths STATIC "${PROJECT_SOURCE_DIR}/tests/support/paths.cc")
+  target_include_directories(galley_test_paths PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+  target_compile_definitions(galley_test_paths PRIVATE
+    GALLEY_TEST_SOURCE_DIR="${PROJECT_SOURCE_DIR}" GALLEY_TEST_SHARED_DIR="${PROJECT_SOURCE_DIR}/../shared")
+  target_compile_options(galley_test_paths INTERFACE -include "${PROJECT_SOURCE_DIR}/tests/support/paths.h")
+endif()
+
 # galley_test(NAME x_test SOURCES x_test.cc LINK galley::x [LABELS slow] [TIMEOUT seconds])
-# One ctest entry per test case. Tests find committed data through GALLEY_SOURCE_DIR and the read-only material beside
-# the checkout through GALLEY_SHARED_DIR, which may be absent. Label `slow` keeps a test out of `make test`.
+# One ctest entry per test case. tests/support/paths.h says where tests find data. Label `slow` keeps a test out of `make test`.
 function(galley_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
   add_executable(${ARG_NAME} ${ARG_SOURCES})
-  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LINK} galley_compile_options GTest::gmock GTest::gtest_main)
-  target_compile_definitions(${ARG_NAME} PRIVATE
-    GALLEY_SOURCE_DIR="${PROJECT_SOURCE_DIR}" GALLEY_SHARED_DIR="${PROJECT_SOURCE_DIR}/../shared")
+  target_link_libraries(${ARG_NAME} PRIVATE
+    ${ARG_LINK} galley_test_paths galley_compile_options GTest::gmock GTest::gtest_main)
   gtest_discover_tests(${ARG_NAME}
     DISCOVERY_MODE PRE_TEST
     PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")

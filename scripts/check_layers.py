@@ -33,7 +33,7 @@ PURE_TEST_HEADERS = re.compile(r"<(?:fstream|iostream|filesystem|ctime|atomic|sy
 
 ENVIRONMENT = re.compile(r"\b(?:secure_)?getenv\b")
 # Slow to compile, so only the .cc file that wraps the library includes it.
-HEAVY_HEADERS = re.compile(r"<(?:nlohmann/|simdjson|toml\+\+|CLI/|httplib|openssl/|spdlog/|gtest/|gmock/)")
+HEAVY_HEADERS = re.compile(r"<(?:nlohmann/|simdjson|toml\+\+|CLI/|httplib|openssl/|boost/|spdlog/|gtest/|gmock/)")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"][^>"]+[>"])')
 TOKENS = re.compile(

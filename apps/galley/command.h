@@ -46,6 +46,14 @@ Result<int> RunChat(Context& context);
 Result<int> RunTokenize(Context& context);
 Result<int> RunInspect(Context& context);
 Result<int> RunDump(Context& context);
+Result<int> RunServe(Context& context);
+Result<int> RunBench(Context& context);
+Result<int> RunCalibrate(Context& context);
+Result<int> RunPlan(Context& context);
+Result<int> RunSim(Context& context);
+Result<int> RunCodecServe(Context& context);
+Result<int> RunGrammar(Context& context);
+Result<int> RunGrammarServe(Context& context);
 Result<int> RunOptions(Context& context);
 Result<int> RunVersion(Context& context);
 

@@ -7,6 +7,7 @@
 #include "files.h"
 #include "galley/protocol/json.h"
 #include "galley/text/utf8.h"
+#include "grammar_options.h"
 #include "interrupt.h"
 #include "prompt.h"
 
@@ -145,6 +146,7 @@ Result<int> RunGenerate(Context& context) {
   ASSIGN_OR_RETURN(AnswerSettings settings, ReadAnswerSettings(values));
   if (values.Has("logprobs")) settings.sampling.top_logprobs = static_cast<int>(values.Int("logprobs"));
   ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(context));
+  ASSIGN_OR_RETURN(std::optional<AskedGrammar> asked, ReadAskedGrammar(values));
   const bool json = values.Bool("json");
   const bool thinking = values.Bool("thinking") && !values.Bool("raw") && prompt.ids.empty();
 
@@ -153,6 +155,9 @@ Result<int> RunGenerate(Context& context) {
   AnswerRequest request;
   ASSIGN_OR_RETURN(request.prompt_ids, Encode(values, std::move(prompt), *generator));
   request.thinking = thinking;
+  if (asked) {
+    ASSIGN_OR_RETURN(request.constraint, MakeConstraint(std::move(*asked), *generator, thinking));
+  }
 
   const Interrupt interrupt;
   AnswerPrinter printer(terminal, context.environment);

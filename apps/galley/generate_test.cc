@@ -133,7 +133,7 @@ TEST(Generate, RefusesPromptsThatCannotBeRight) {
       {{"--raw", "--system", "x", "Hi"}, "", "--raw: cannot go together with --system"},
       {{"--special", "Hi"}, "", "--special: needs --raw"},
       {{"--logprobs", "3", "Hi"}, "", "--logprobs: needs --json"},
-      {{"--stop", "", "Hi"}, "", "stop[0]: a stop string is not empty"},
+      {{"--stop", "", "Hi"}, "", "stop[0]: the string is empty"},
   };
   for (const Case& c : cases) {
     const Spoken spoken = Speak("x", c.arguments, c.input);

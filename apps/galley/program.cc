@@ -25,13 +25,21 @@ constexpr Command kCommands[] = {
      "  galley generate \"Why do birds fly?\"\n"
      "  galley generate --thinking --temperature 0 \"What is 27 + 45?\"\n"
      "  galley generate --raw --max-tokens 50 \"Once upon a time\"\n"
-     "  galley generate --json --logprobs 5 --seed 1 < prompt.txt\n",
+     "  galley generate --json --logprobs 5 --seed 1 < prompt.txt\n"
+     "  galley generate --json-schema schema.json \"Describe a bird as JSON.\"\n",
      RunGenerate},
     {"chat", "talk with the model in the terminal", "",
      "Each line is a message. Lines that start with a slash are commands; /help lists them.\nCtrl-C stops an answer, "
      "Ctrl-D "
      "ends.\n",
      RunChat},
+    {"serve", "answer over HTTP, in the APIs that clients already use", "[MODEL]",
+     "Chat Completions, Responses, Messages and Completions on one port, until SIGTERM or Ctrl-C; the second signal "
+     "ends it at\nonce. MODEL is a directory, as with --model. docs/serving.md has endpoints, limits and metrics.\n"
+     "\n"
+     "  galley serve\n"
+     "  galley serve /models/DeepSeek-V4.1-Flash --host 0.0.0.0 --api-key-file keys.txt --max-seqs 64\n",
+     RunServe},
     {"tokenize", "turn text into token ids, or ids into text", "[TEXT…]",
      "The text is the arguments, the file of --prompt-file, or standard input, byte for byte.\n"
      "\n"
@@ -44,6 +52,15 @@ constexpr Command kCommands[] = {
      "the\n"
      "small model that comes with Galley.\n",
      RunInspect},
+    {"plan", "say how much memory an engine takes", "",
+     "Prints the memory plan of an engine with these options: weights, workspace of the largest step, history blocks, "
+     "slots\nand snapshots. Reads the model's configuration and no weights. Ends with code 6 when the plan does not "
+     "fit."
+     "\n"
+     "\n"
+     "  galley plan --max-seqs 64 --max-tokens 8192\n"
+     "  galley plan --model DIR --max-seqs 256 --max-tokens 32768 --memory-limit 640GiB\n",
+     RunPlan},
     {"dump", "write a model's intermediate tensors, or compare them", "",
      "Runs a prompt through the model and writes its intermediate tensors (--out), or prints how far they are from "
      "those "
@@ -52,6 +69,50 @@ constexpr Command kCommands[] = {
      "  galley dump --ids ids.json --out tensors.safetensors\n"
      "  galley dump --model DIR --compare golden.safetensors\n",
      RunDump},
+    {"calibrate", "fit the confidences of a model's draft head", "",
+     "Lets the model continue a text (--prompt-file), or texts of its own, with drafts, fits a temperature for each "
+     "place "
+     "of a\ndraft so that confidences say how often drafts are accepted, and writes them beside the model (or to "
+     "--out). "
+     "Half of the\ntexts are held out; the error on those is printed.\n"
+     "\n"
+     "  galley calibrate --model DIR\n"
+     "  galley calibrate --model DIR --prompt-file text.txt --requests 400 --out FILE\n",
+     RunCalibrate},
+    {"bench", "measure speed with synthetic requests", "KIND",
+     "Kinds:\n"
+     "  throughput   many requests at once through the engine: rates, latencies, prefix hits, rows computed\n"
+     "  verify-plan  planning of verify lengths on simulated devices: throughput against fixed lengths; no model\n"
+     "\n"
+     "  galley bench throughput --prompt-len 256 --output-len 32 --concurrency 1,4,16\n"
+     "  galley bench throughput --shared-tokens 1024 --prompt-len 16 --prefix-cache both\n"
+     "  galley bench throughput --prompt-len lognormal:200:0.8:2000 --output-len zipf:1.1:64 --json\n",
+     RunBench},
+    {"sim", "simulate scheduler and caches with random traffic", "",
+     "Runs the real scheduler, caches and vote of one or more ranks over a virtual clock and a fake model, with random "
+     "\n"
+     "configurations, traffic, cancellations and faults, and checks every step and every output. Needs no model.\n"
+     "Prints what happened; a run that finds a mistake ends with code 1 and the command that repeats it.\n"
+     "\n"
+     "  galley sim --seed 1 --steps 100000\n"
+     "  galley sim --seeds 50 --steps 4000 --ranks 4\n",
+     RunSim},
+    {"codec-serve", "run test cases of the chat codec from standard input", "",
+     "Each line is one case, a JSON object that says in `file` which kind it is (render, stream, numbers, images, "
+     "tokenize);\neach gets one line of JSON as its answer. docs/codec.md describes the format. Without --tokenizer, "
+     "results have no\ntoken ids.\n",
+     RunCodecServe},
+    {"grammar", "say where and why a constrained answer would be refused", "check SCHEMA [TEXT]",
+     "SCHEMA is a file: a JSON Schema, or what --kind says. TEXT is what a model is to write, or `-`; without it the "
+     "file of\n--prompt-file or standard input. Ends with code 2 when the text is not accepted.\n"
+     "\n"
+     "  galley grammar check schema.json '{\"age\": 41}'\n"
+     "  galley grammar check --kind regex --json pattern.txt -\n",
+     RunGrammar},
+    {"grammar-serve", "run the grammar engine's line protocol on standard input", "",
+     "One JSON request a line, one reply a line; docs/grammar.md lists them. The vocabulary is that of --vocab, "
+     "--tokenizer or\n--model.\n",
+     RunGrammarServe},
     {"options", "list all options", "", "", RunOptions},
     {"version", "print the version", "", "", RunVersion},
 };
@@ -87,8 +148,10 @@ std::string ProgramHelp() {
   std::string text =
       "Galley runs the DeepSeek V4 family of language models.\n\nUsage: galley COMMAND [OPTIONS] "
       "[ARGUMENTS]\n\nCommands:\n";
-  for (const Command& command : Commands()) text += fmt::format("  {:<10} {}\n", command.name, command.summary);
-  text += fmt::format("  {:<10} {}\n\n", "help", "show this page, the page of a command, or `help exit-codes`");
+  std::size_t width = 0;
+  for (const Command& command : Commands()) width = std::max(width, command.name.size());
+  for (const Command& command : Commands()) text += fmt::format("  {:<{}} {}\n", command.name, width, command.summary);
+  text += fmt::format("  {:<{}} {}\n\n", "help", width, "show this page, the page of a command, or `help exit-codes`");
   text +=
       "`galley COMMAND --help` lists the options of a command. Options can also stand in the environment (GALLEY_…) "
       "and\n"

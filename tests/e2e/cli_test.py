@@ -7,6 +7,7 @@ Usage: cli_test.py BINARY [TESTCLASS…]. Only the standard library is needed.
 
 import json
 import os
+import re
 import pathlib
 import pty
 import resource
@@ -91,9 +92,10 @@ class Help(unittest.TestCase):
     def test_pages(self):
         page = run("--help")
         self.assertEqual(page.returncode, 0)
-        self.assertLessEqual(len(page.stdout.splitlines()), 24)
-        for command in ["generate", "chat", "tokenize", "inspect", "dump", "options", "version"]:
-            self.assertIn(f"  {command} ", page.stdout)
+        self.assertLessEqual(len(page.stdout.splitlines()), 40)
+        commands = re.findall(r"^  ([a-z][a-z-]*) ", page.stdout, re.MULTILINE)
+        self.assertLessEqual({"generate", "chat", "tokenize", "plan", "help"}, set(commands))
+        for command in set(commands) - {"help"}:
             self.assertIn(f"Usage: galley {command}", run(command, "--help").stdout)
 
     def test_exit_codes_of_the_documentation(self):
@@ -196,7 +198,7 @@ class Errors(unittest.TestCase):
         self.refused("invalid_argument", "is out of range; give a whole number", "generate", "--seed", "9223372036854775808", "Hi")
         self.refused("invalid_argument", "--decode: `galley generate` does not take this option; it belongs to tokenize", "generate", "--decode", "Hi")
         self.refused("invalid_argument", "there is no command generat (did you mean generate?)", "generat", "Hi")
-        self.refused("unsupported", "--draft-tokens: not available in this version", "generate", "--draft-tokens", "5", "Hi")
+        self.refused("unsupported", "--adaptive-verify: not available in this version", "generate", "--adaptive-verify", "Hi")
 
     def test_prompts(self):
         self.refused("invalid_argument", "the prompt is empty", "generate")
@@ -322,9 +324,9 @@ class Configuration(unittest.TestCase):
         self.assertEqual(outcome.returncode, EXIT["invalid_argument"])
         self.assertIn('GALLEY_MODEL="b" and DEEPINFER_HF_MODEL_DIR="a" contradict each other', outcome.stderr)
 
-        outcome = run("generate", "--max-tokens", "1", "Hi", DEEPINFER_USE_NEXTN_DECODE="5")
+        outcome = run("generate", "--max-tokens", "1", "Hi", DEEPINFER_ENABLE_MTP_VARLEN="1")
         self.assertEqual(outcome.returncode, 0)
-        self.assertIn("warning: draft-tokens: not available in this version", outcome.stderr)
+        self.assertIn("warning: adaptive-verify: not available in this version", outcome.stderr)
 
 
 class Pipes(unittest.TestCase):
@@ -503,7 +505,89 @@ class Chat(unittest.TestCase):
             os.close(terminal)
 
 
+class Simulator(unittest.TestCase):
+    def test_a_run_repeats(self):
+        first, second = (json.loads(run("sim", "--json", "--seed", "1", "--steps", "1000", "--ranks", "2").stdout) for _ in range(2))
+        self.assertEqual(first["violations"], [])
+        self.assertGreater(first["outputs_checked"], 50)
+        self.assertEqual(first["digest"], second["digest"])
+
+    def test_progress_and_interrupt(self):
+        master, slave = pty.openpty()
+        process = subprocess.Popen([BINARY, "sim", "--seed", "1", "--steps", "900000000"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=slave, env=environment())
+        os.close(slave)
+        read_until(master, b"steps, ")
+        process.send_signal(signal.SIGINT)
+        report = process.stdout.read().decode()
+        process.stdout.close()
+        self.assertEqual(process.wait(PATIENCE_S), 130)
+        read_to_end(master)
+        os.close(master)
+        self.assertIn("violations  0", report)
+
+
+class Bench(unittest.TestCase):
+    def test_throughput(self):
+        outcome = run("bench", "throughput", "--model", PROBE, "--requests", "4", "--prompt-len", "4", "--output-len", "2", "--concurrency", "1,4",
+                      "--json")
+        self.assertEqual((outcome.returncode, outcome.stderr), (0, ""))
+        points = json.loads(outcome.stdout)["points"]
+        self.assertEqual([point["concurrency"] for point in points], [1, 4])
+        for point in points:
+            self.assertEqual(point["median"]["output_tokens"], 8)
+            self.assertGreater(point["median"]["output_tokens_per_s"], 0)
+
+    def test_interrupt(self):
+        master, slave = pty.openpty()
+        process = subprocess.Popen([BINARY, "bench", "throughput", "--requests", "1000", "--prompt-len", "100"], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=slave, env=environment())
+        os.close(slave)
+        read_until(master, b"requests, ")  # the progress line
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(PATIENCE_S), 130)
+        read_to_end(master)
+        os.close(master)
+
+
 class Tools(unittest.TestCase):
+    def test_codec_serve_answers_line_by_line(self):
+        lines = ['{"file":"numbers","id":"a","json":"1e-5"}', "", "broken", '{"file":"render","id":"b","protocol":"chat","request":{"model":"none","messages":[]}}']
+        outcome = run("codec-serve", "--tokenizer", NANO, text="\n".join(lines))
+        answers = [json.loads(line) for line in outcome.stdout.splitlines()]
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        self.assertEqual([answer.get("id") for answer in answers], ["a", None, "b"])
+        self.assertEqual(answers[0]["text"], "1e-05")
+        self.assertIn("error", answers[1])
+        self.assertEqual(answers[2]["expect"]["status"], 400)
+        self.assertEqual(run("codec-serve", "--tokenizer", "/nowhere").returncode, EXIT["not_found"])
+    def test_generate_under_a_grammar(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as schema:
+            schema.write('{"type":"array","items":{"enum":["red","blue"]},"minItems":2,"maxItems":3}')
+            schema.flush()
+            outcome = run("generate", "--json", "--json-schema", schema.name, "--temperature", "1.5", "--seed", "7", "--max-tokens", "60", "Name colours.")
+            answer = json.loads(outcome.stdout)
+            self.assertEqual(answer["finish_reason"], "stop", outcome.stderr)
+            self.assertTrue(2 <= len(json.loads(answer["text"])) <= 3 and set(json.loads(answer["text"])) <= {"red", "blue"}, answer["text"])
+            twice = run("generate", "--json-schema", schema.name, "--regex", "a", "Hi")
+            self.assertEqual(twice.returncode, EXIT["invalid_argument"])
+        self.assertRegex(run("generate", "--raw", "--regex", "(yes|no)!", "Once upon a time").stdout, r"^(yes|no)!$")
+        bad = run("generate", "--regex", "a(?=b)", "Hi")
+        self.assertEqual(bad.returncode, EXIT["invalid_argument"])
+        self.assertIn("--regex, byte 1: regex:", bad.stderr)
+
+    def test_grammar_check_and_serve(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as schema:
+            schema.write('{"type":"array","items":{"type":"boolean"}}')
+            schema.flush()
+            self.assertEqual(run("grammar", "check", schema.name, "[true,false]").stdout, "accepted\n")
+            refused = run("grammar", "check", schema.name, "[true,1]")
+            self.assertEqual(refused.returncode, EXIT["invalid_argument"])
+            self.assertIn("refused at byte 6 (line 1, column 7), in the value at /1", refused.stdout)
+        requests = ['{"op":"compile","kind":"regex","spec":"a[bc]"}', '{"op":"check","text":"ab"}', '{"op":"quit"}']
+        served = run("grammar-serve", text="\n".join(requests))
+        self.assertEqual([json.loads(line)["ok"] for line in served.stdout.splitlines()], [True, True, True])
+
     def test_tokenize_round_trip(self):
         text = "Line one\r\n\n  日本語 🙂\t<｜User｜>"
         with tempfile.NamedTemporaryFile("wb") as file:
@@ -521,6 +605,19 @@ class Tools(unittest.TestCase):
         self.assertTrue(report)
         missing = run("inspect", "/nonexistent")
         self.assertEqual(missing.returncode, EXIT["not_found"])
+
+    def test_plan(self):
+        outcome = run("plan", "--max-seqs", 4, "--max-tokens", 1000)
+        self.assertEqual(outcome.returncode, 0, outcome.stderr)
+        self.assertIn("history of 4096 tokens", outcome.stdout)  # 8 blocks of 128 for each of 4
+        refused = run("plan", "--json", "--memory-limit", "1MiB")
+        self.assertEqual(refused.returncode, EXIT["resource_exhausted"])
+        self.assertFalse(json.loads(refused.stdout)["fits"])
+        self.assertIn("1.00 MiB may be used", refused.stderr)
+        # The configuration alone is enough.
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(NANO / "config.json", folder)
+            self.assertEqual(run("plan", "--model", folder).returncode, 0)
 
     def test_dump_and_compare(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -147,7 +147,8 @@ TEST(GoldenSlow, HeldOutText) {
   const std::vector<double> values = engine::Values(text->at("ids"));
   std::ifstream file(kGolden / "nano/figures.json");
   const auto figures = nlohmann::json::parse(file).at("heldout_text").at("row_nll").get<std::vector<double>>();
-  auto loaded = engine::LoadedModel::Load({.model_dir = kNano, .backend = kBackend, .rows_max = 1024, .logit_rows_max = 1024});
+  auto loaded =
+      engine::LoadedModel::Load({.model_dir = kNano, .backend = kBackend, .rows_max = 1024, .logit_rows_max = 1024});
   ASSERT_TRUE(loaded) << loaded.error().ToString();
   double ours = 0, stored = 0;
   for (std::size_t row = 0; row < kRows; ++row) {

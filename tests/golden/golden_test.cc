@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ref backend against tensors of the official code: layer by layer on short prompts, single layers from exact
+// The backends against tensors of the official code: layer by layer on short prompts, single layers from exact
 // input, top-k lists from stored operands, and greedy continuations. Long prompts and everything else is in
 // golden_slow_test.cc.
 #include <gtest/gtest.h>
+
+#include <fmt/core.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -28,36 +30,42 @@ std::string Lines(const std::vector<std::string>& lines) {
   return text;
 }
 
+// Each case once for every backend; the limits are the same.
+class Golden : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Backends, Golden, testing::Values(GALLEY_TEST_BACKENDS),
+                         [](const auto& backend) { return std::string(backend.param); });
+
 void CompareCase(const std::filesystem::path& model_dir, const std::filesystem::path& file, const std::string& set) {
   const auto golden = engine::ReadTensors(file);
   ASSERT_TRUE(golden) << golden.error().ToString();
   engine::DumpOptions options = OptionsFor(model_dir, *golden);
-  options.backend = kBackend;
+  options.backend = Golden::GetParam();
   const auto dump = engine::Dump(options);
   ASSERT_TRUE(dump) << dump.error().ToString();
   const Limits limits = Limits::Load(kGolden / "limits.json");
-  EXPECT_EQ(Lines(limits.Violations(engine::CompareTensors(*dump, *golden), LimitSet(set))), "");
+  EXPECT_EQ(Lines(limits.Violations(engine::CompareTensors(*dump, *golden), LimitSet(set, Golden::GetParam()))), "");
 }
 
-TEST(Golden, ProbeOfFiveTokens) {
+TEST_P(Golden, ProbeOfFiveTokens) {
   CompareCase(kProbe, kProbe / "golden_t5.safetensors", "probe_short");
 }
-TEST(Golden, ProbeOfTwentyFourTokens) {
+TEST_P(Golden, ProbeOfTwentyFourTokens) {
   CompareCase(kProbe, kProbe / "golden_t24.safetensors", "probe_short");
 }
-TEST(Golden, NanoLayers) {
+TEST_P(Golden, NanoLayers) {
   CompareCase(kNano, kGolden / "nano/golden_layers.safetensors", "nano");
 }
 
 // Runs one layer of the probe on the stored output of the layer before, all 700 rows at once.
-class OneLayer : public testing::TestWithParam<int> {};
+class OneLayer : public testing::TestWithParam<std::tuple<int, const char*>> {};
 
 TEST_P(OneLayer, FromExactInput) {
-  const int layer = GetParam();
+  const auto [layer, backend] = GetParam();
   const auto golden = engine::ReadTensors(kProbe / "golden_t700.safetensors");
   ASSERT_TRUE(golden);
   const std::vector<std::int32_t> ids = engine::Int32Values(golden->at("ids"));
-  auto loaded = engine::LoadedModel::Load({.model_dir = kProbe, .backend = kBackend, .rows_max = static_cast<int>(ids.size())});
+  auto loaded =
+      engine::LoadedModel::Load({.model_dir = kProbe, .backend = backend, .rows_max = static_cast<int>(ids.size())});
   ASSERT_TRUE(loaded) << loaded.error().ToString();
 
   std::vector<Position> rows;
@@ -82,10 +90,14 @@ TEST_P(OneLayer, FromExactInput) {
     theirs[full] = golden->at(full);
   }
   const Limits limits = Limits::Load(kGolden / "limits.json");
-  EXPECT_EQ(Lines(limits.Violations(engine::CompareTensors(ours, theirs), LimitSet("one_layer"))), "");
+  EXPECT_EQ(Lines(limits.Violations(engine::CompareTensors(ours, theirs), LimitSet("one_layer", backend))), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, OneLayer, testing::Values(2, 4), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Golden, OneLayer,
+                         testing::Combine(testing::Values(2, 4), testing::Values(GALLEY_TEST_BACKENDS)),
+                         [](const auto& one) {
+                           return fmt::format("{}_{}", std::get<0>(one.param), std::get<1>(one.param));
+                         });
 
 // Scores of every visible entry of a row, from the stored query, head weights and keys.
 std::vector<backend::ref::ScoredEntry> StoredScores(const engine::TensorMap& golden, int layer, int key_layer,
@@ -120,7 +132,7 @@ std::vector<float> SortedScores(const std::vector<backend::ref::ScoredEntry>& sc
   return scores;
 }
 
-TEST(Golden, TopKFromStoredOperands) {
+TEST(IndexSelect, TopKFromStoredOperands) {
   const auto config = model::Checkpoint::Open(kProbe);
   ASSERT_TRUE(config);
   const model::Config& c = config->config();
@@ -154,14 +166,15 @@ TEST(Golden, TopKFromStoredOperands) {
 }
 
 // Two prompts of nano's golden.json, through the tokenizer and greedy generation, to the end.
-class NanoPrompt : public testing::TestWithParam<std::string> {};
+class NanoPrompt : public testing::TestWithParam<std::tuple<std::string, const char*>> {};
 
 TEST_P(NanoPrompt, GreedyText) {
   std::ifstream file(kGolden / "nano/golden.json");
   const nlohmann::json cases = nlohmann::json::parse(file);
-  const auto found = std::find_if(cases.begin(), cases.end(), [](const auto& c) { return c.at("name") == GetParam(); });
+  const auto found =
+      std::find_if(cases.begin(), cases.end(), [](const auto& c) { return c.at("name") == std::get<0>(GetParam()); });
   ASSERT_NE(found, cases.end());
-  auto generator = engine::Generator::Create({.model_dir = kNano, .backend = kBackend});
+  auto generator = engine::Generator::Create({.model_dir = kNano, .backend = std::get<1>(GetParam())});
   ASSERT_TRUE(generator) << generator.error().ToString();
   const auto ids = (*generator)->tokenizer().Encode(found->at("prompt").get<std::string>(), text::AddedTokens::kMatch);
   ASSERT_TRUE(ids);
@@ -183,8 +196,11 @@ TEST_P(NanoPrompt, GreedyText) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, NanoPrompt, testing::Values("json", "think"),
-                         [](const auto& prompt) { return prompt.param; });
+INSTANTIATE_TEST_SUITE_P(Golden, NanoPrompt,
+                         testing::Combine(testing::Values("json", "think"), testing::Values(GALLEY_TEST_BACKENDS)),
+                         [](const auto& prompt) {
+                           return std::get<0>(prompt.param) + "_" + std::get<1>(prompt.param);
+                         });
 
 }  // namespace
 }  // namespace galley::golden

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "galley/backend/cpu/cpu_backend.h"
 #ifdef GALLEY_CUDA
 #include "galley/backend/cuda/cuda_backend.h"
 #endif
@@ -15,6 +16,10 @@
 #include "galley/base/rng.h"
 #include "galley/model/dsv4/model.h"
 #include "galley/text/compressed_ids.h"
+
+#ifndef GALLEY_TEST_BACKENDS
+#define GALLEY_TEST_BACKENDS "ref", "cpu/auto"
+#endif
 
 namespace galley {
 namespace {
@@ -30,27 +35,38 @@ std::vector<TokenId> RandomIds(std::size_t count, std::uint32_t stream) {
   return ids;
 }
 
-std::unique_ptr<backend::Backend> MakeBackend(int threads) {
+// Backends under test, by name.
+class Invariance : public testing::TestWithParam<const char*> {
+ public:
+  static std::unique_ptr<backend::Backend> MakeBackend(int threads) {
+    if (std::string_view(GetParam()) == "ref") return std::make_unique<backend::RefBackend>(threads);
 #ifdef GALLEY_CUDA
-  static_cast<void>(threads);
-  auto made = backend::MakeCudaBackend({});
-  CHECK(made) << made.error().ToString();
-  return std::move(*made);
-#else
-  return std::make_unique<backend::RefBackend>(threads);
+    if (std::string_view(GetParam()) == "cuda") {
+      auto cuda = backend::MakeCudaBackend({});
+      CHECK(cuda) << cuda.error().ToString();
+      return std::move(*cuda);
+    }
 #endif
-}
+    auto made = backend::cpu::CpuBackend::Create({.threads = threads, .isa = GetParam() + 4, .processors = {}});
+    EXPECT_TRUE(made) << made.error().ToString();
+    return std::move(*made);
+  }
+  void SetUp() override {
+    if (std::string_view(GetParam()).starts_with("cpu/") && !backend::cpu::FindIsa(GetParam() + 4))
+      GTEST_SKIP() << "this processor cannot run " << GetParam();
+  }
+};
 
 // A model with its own memory; the probe checkpoint has every kind of layer.
 struct Rig {
-  explicit Rig(int threads = 2) : owned_backend(MakeBackend(threads)), backend(*owned_backend) {
+  explicit Rig(int threads = 2) : backend(Invariance::MakeBackend(threads)) {
     auto opened = model::Checkpoint::Open(kProbe);
     EXPECT_TRUE(opened) << opened.error().ToString();
     checkpoint = std::make_unique<model::Checkpoint>(std::move(*opened));
     const auto tokenizer = text::Tokenizer::Load(kProbe / "tokenizer.json");
     EXPECT_TRUE(tokenizer) << tokenizer.error().ToString();
     const auto ids = text::BuildCompressedIds(*tokenizer, checkpoint->config().vocab_size).ids;
-    auto made = model::Model::Create(*checkpoint, ids, backend,
+    auto made = model::Model::Create(*checkpoint, ids, *backend,
                                      {.rows_max = kRowsMax,
                                       .sequences_max = kSlots,
                                       .logit_rows_max = kRowsMax,
@@ -58,13 +74,12 @@ struct Rig {
                                       .seq_len_max = kBlocksMax * backend::kBlockTokens});
     EXPECT_TRUE(made) << made.error().ToString();
     model = std::move(*made);
-    auto storage = model::StateStorage::Create(backend, checkpoint->config(), kSlots * kBlocksMax, kSlots);
+    auto storage = model::StateStorage::Create(*backend, checkpoint->config(), kSlots * kBlocksMax, kSlots);
     EXPECT_TRUE(storage);
     state = std::make_unique<model::StateStorage>(std::move(*storage));
   }
 
-  std::unique_ptr<backend::Backend> owned_backend;
-  backend::Backend& backend;
+  std::unique_ptr<backend::Backend> backend;
   std::unique_ptr<model::Checkpoint> checkpoint;
   std::unique_ptr<model::Model> model;
   std::unique_ptr<model::StateStorage> state;
@@ -95,7 +110,7 @@ struct SequenceRun {
     const auto count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(rig.checkpoint->config().vocab_size);
     const std::size_t before = logits.size();
     logits.resize(before + count);
-    EXPECT_TRUE(rig.backend.CopyToHost(logits.data() + before, values, count * sizeof(float)));
+    EXPECT_TRUE(rig.backend->CopyToHost(logits.data() + before, values, count * sizeof(float)));
   }
 
   // Runs the whole sequence in steps of `chunk` rows, alone.
@@ -118,7 +133,7 @@ struct SequenceRun {
         const auto append = [&](const std::uint8_t* part, std::size_t size) {
           const std::size_t before = bytes.size();
           bytes.resize(before + size);
-          EXPECT_TRUE(rig.backend.CopyToHost(bytes.data() + before, part, size));
+          EXPECT_TRUE(rig.backend->CopyToHost(bytes.data() + before, part, size));
         };
         append(e.latent, slab.latent_bytes());
         append(e.latent_scales, slab.latent_scales());
@@ -142,7 +157,7 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-TEST(Invariance, ChunksOfAnySizeAndDecodeEqualOnePrefill) {
+TEST_P(Invariance, ChunksOfAnySizeAndDecodeEqualOnePrefill) {
   Rig rig;
   const std::vector<TokenId> ids = RandomIds(200, 1);
   SequenceRun whole(rig, 0, ids);
@@ -156,7 +171,7 @@ TEST(Invariance, ChunksOfAnySizeAndDecodeEqualOnePrefill) {
   }
 }
 
-TEST(Invariance, TruncatedDecoderDoesNotDependOnChunks) {
+TEST_P(Invariance, TruncatedDecoderDoesNotDependOnChunks) {
   Rig rig;
   const std::vector<TokenId> ids = RandomIds(200, 2);
   const Position tail_start = 200 - 140;
@@ -175,7 +190,7 @@ TEST(Invariance, TruncatedDecoderDoesNotDependOnChunks) {
   }
 }
 
-TEST(Invariance, SequencesThatShareAStepDoNotSeeEachOther) {
+TEST_P(Invariance, SequencesThatShareAStepDoNotSeeEachOther) {
   Rig rig;
   const std::vector<std::vector<TokenId>> prompts = {RandomIds(150, 3), RandomIds(61, 4), RandomIds(9, 5)};
   std::vector<std::vector<float>> alone;
@@ -212,7 +227,7 @@ TEST(Invariance, SequencesThatShareAStepDoNotSeeEachOther) {
   for (std::size_t i = 0; i < runs.size(); ++i) EXPECT_TRUE(SameBits(runs[i].logits, alone[i])) << "sequence " << i;
 }
 
-TEST(Invariance, ThreadsDoNotMatter) {
+TEST_P(Invariance, ThreadsDoNotMatter) {
   const std::vector<TokenId> ids = RandomIds(140, 6);
   std::vector<std::vector<float>> results;
   for (const int threads : {1, 3}) {
@@ -226,7 +241,7 @@ TEST(Invariance, ThreadsDoNotMatter) {
 
 // Replay after a prefix hit, the exact kind: rows far enough before the hit rebuild the state bit for bit, and history
 // below the hit is left alone even though it is recomputed.
-TEST(Invariance, ReplayOfEnoughRowsRebuildsTheState) {
+TEST_P(Invariance, ReplayOfEnoughRowsRebuildsTheState) {
   Rig rig;
   const std::vector<TokenId> ids = RandomIds(300, 7);
   SequenceRun cold(rig, 0, ids);
@@ -247,7 +262,7 @@ TEST(Invariance, ReplayOfEnoughRowsRebuildsTheState) {
 
 // Bounded replay: 128 rows before the hit, window floor at their start, Engram told the ids before them. Shared history
 // stays as it was, Engram's rows are those of a cold run, and where the replay starts does not depend on chunks.
-TEST(Invariance, BoundedReplayLeavesSharedHistoryAlone) {
+TEST_P(Invariance, BoundedReplayLeavesSharedHistoryAlone) {
   Rig rig;
   const std::vector<TokenId> ids = RandomIds(300, 8);
   SequenceRun cold(rig, 0, ids);
@@ -259,7 +274,7 @@ TEST(Invariance, BoundedReplayLeavesSharedHistoryAlone) {
     SequenceRun warm(rig, 1, ids);
     warm.blocks = cold.blocks;
     const std::vector<std::uint8_t> used(rig.state->layout().slot_bytes, 0x55);
-    ASSERT_TRUE(rig.backend.CopyToDevice(rig.state->WindowRing(0).At(1, 0), used.data(), used.size()));
+    ASSERT_TRUE(rig.backend->CopyToDevice(rig.state->WindowRing(0).At(1, 0), used.data(), used.size()));
     ASSERT_TRUE(
         rig.model->ResetSlot(*rig.state, SlotId{1}, start, std::span(ids).first(static_cast<std::size_t>(start))));
     warm.done = start;
@@ -284,6 +299,12 @@ TEST(Invariance, BoundedReplayLeavesSharedHistoryAlone) {
     EXPECT_EQ(std::memcmp(before.data() + offset, after.data() + offset, shared_bytes), 0) << "owner " << owner;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Backends, Invariance, testing::Values(GALLEY_TEST_BACKENDS), [](const auto& backend) {
+  std::string name = backend.param;
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name;
+});
 
 }  // namespace
 }  // namespace galley

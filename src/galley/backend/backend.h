@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string_view>
@@ -44,6 +45,9 @@ class Backend {
 
   // Errors: kResourceExhausted with the purpose, what was asked for and what there is.
   [[nodiscard]] virtual Result<Buffer> Allocate(std::size_t bytes, std::string_view purpose) = 0;
+  // Bytes handed out by Allocate so far, and how often; what was freed is not taken off. 0: not counted.
+  [[nodiscard]] virtual std::uint64_t allocated_bytes() const { return 0; }
+  [[nodiscard]] virtual std::int64_t allocations() const { return 0; }
   // Device address of a weight's bytes, valid as long as both the backend and the view's owner live. A backend that can
   // read host memory returns the view's own address.
   [[nodiscard]] virtual Result<const void*> Upload(const TensorView& weight) = 0;

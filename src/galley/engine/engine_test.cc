@@ -10,68 +10,16 @@
 #include <limits>
 #include <thread>
 
-#include "galley/base/rng.h"
+#include "galley/engine/engine_for_test.h"
 
 namespace galley::engine {
 namespace {
-
-const std::filesystem::path kProbe = std::filesystem::path(GALLEY_SOURCE_DIR) / "tests/golden/v41_probe";
-
-EngineOptions Options() {
-  EngineOptions options;
-  options.model_dir = kProbe;
-  options.max_seq_len = 1024;
-  options.max_seqs = 4;
-  options.step_rows_max = 256;
-  return options;
-}
-
-std::unique_ptr<Engine> Make(const EngineOptions& options) {
-  auto engine = Engine::Create(options);
-  EXPECT_TRUE(engine) << engine.error().ToString();
-  return std::move(*engine);
-}
-
-// A prompt whose first `shared` tokens are the same for every id.
-EngineRequest Request(std::uint32_t id, int length, int shared = 0, int max_tokens = 8) {
-  EngineRequest request;
-  for (int i = 0; i < length; ++i) {
-    const auto words = Philox4x32({static_cast<std::uint32_t>(i), i < shared ? 0 : id + 1, 3, 0}, {1, 9});
-    request.prompt_ids.push_back(static_cast<TokenId>(3 + words[0] % 480));
-  }
-  request.sampling.temperature = 0.8;
-  request.sampling.seed = 100 + id;
-  request.max_tokens = max_tokens;
-  return request;
-}
 
 std::vector<EngineRequest> Mixed() {
   std::vector<EngineRequest> requests;
   const int lengths[] = {150, 9, 61, 200, 1, 130};
   for (std::uint32_t i = 0; i < 6; ++i) requests.push_back(Request(i, lengths[i]));
   return requests;
-}
-
-using Ids = std::vector<std::vector<TokenId>>;
-
-Ids BranchIds(const EngineResult& result) {
-  Ids ids;
-  for (const BranchResult& branch : result.branches) {
-    EXPECT_NE(branch.reason, sched::FinishReason::kError) << branch.error.ToString();
-    ids.emplace_back();
-    for (const GeneratedToken& token : branch.tokens) ids.back().push_back(token.id);
-  }
-  return ids;
-}
-
-Ids RunAll(Engine& engine, std::vector<EngineRequest> requests) {
-  const auto results = engine.Generate(std::move(requests));
-  EXPECT_TRUE(results);
-  Ids ids;
-  for (const EngineResult& result : *results) {
-    for (auto& branch : BranchIds(result)) ids.push_back(branch);
-  }
-  return ids;
 }
 
 // Each request in an engine step of its own, without a cache.
@@ -174,34 +122,9 @@ TEST(Engine, StopIdsMinTokensAndRules) {
   for (const TokenId id : drawn[0]) EXPECT_TRUE(id == 17 || id == 18) << id;
 }
 
-TEST(Engine, BadRequestsAreRefusedAndHurtNobody) {
+// A request that bans every id fails alone, beside one that runs.
+TEST(Engine, DrawWithoutAPossibleTokenFailsAlone) {
   const auto engine = Make(Options());
-  const auto field = [&](EngineRequest request) {
-    const auto id = engine->Submit(std::move(request), [](const EngineEvent&) {});
-    return id ? std::string() : id.error().where;
-  };
-  EngineRequest bad = Request(50, 5);
-  bad.prompt_ids.clear();
-  EXPECT_EQ(field(bad), "prompt_ids");
-  bad = Request(50, 5);
-  bad.prompt_ids[2] = 512;
-  EXPECT_EQ(field(bad), "prompt_ids");
-  bad = Request(50, 1025);
-  EXPECT_EQ(field(bad), "prompt_ids");
-  bad = Request(50, 5);
-  bad.sampling.temperature = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(field(bad), "temperature");
-  bad = Request(50, 5);
-  bad.n = 0;
-  EXPECT_EQ(field(bad), "n");
-  bad = Request(50, 5);
-  bad.stop_ids = {-1};
-  EXPECT_EQ(field(bad), "stop_ids");
-  bad = Request(50, 5);
-  bad.deadline_s = -1;
-  EXPECT_EQ(field(bad), "deadline_s");
-
-  // A request that bans every id fails alone, beside one that runs.
   EngineRequest hopeless = Request(51, 20);
   for (TokenId id = 0; id < 512; ++id) hopeless.rules.banned_ids.push_back(id);
   const auto results = engine->Generate({hopeless, Request(52, 20)});

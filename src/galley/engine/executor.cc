@@ -1,27 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "galley/engine/executor.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <chrono>
 
-#include "galley/backend/sampling.h"
 #include "galley/base/check.h"
-#include "galley/engine/logit_rules.h"
 
 namespace galley::engine {
-
-Executor::Executor(LoadedModel& loaded, int slots, int snapshots, std::function<void()> on_done)
+Executor::Executor(LoadedModel& loaded, const ExecutorOptions& options, std::function<void()> on_done)
     : loaded_(loaded),
-      tables_(static_cast<std::size_t>(slots)),
-      snapshot_count_(snapshots),
+      tables_(static_cast<std::size_t>(options.slots)),
+      options_(options),
+      drafter_(MakeDrafter(options.speculation.mode, loaded)),
       on_done_(std::move(on_done)) {}
 
 Status Executor::Prepare() {
-  if (snapshot_count_ > 0) {
-    ASSIGN_OR_RETURN(model::StateStorage places, model::StateStorage::Create(loaded_.backend(), loaded_.config(),
-                                                                             snapshot_count_, snapshot_count_));
+  if (options_.snapshots > 0) {
+    ASSIGN_OR_RETURN(model::StateStorage places,
+                     model::StateStorage::Create(loaded_.backend(), loaded_.config(), options_.snapshots,
+                                                 options_.snapshots, loaded_.state().layout().rewind));
     snapshots_ = std::make_unique<model::StateStorage>(std::move(places));
   }
   thread_ = std::thread([this] { Loop(); });
@@ -105,19 +102,6 @@ void Executor::UpdateTables(const sched::StepPlan& plan) {
   }
 }
 
-model::SequenceInput Executor::DecodeInput(const sched::SequenceRows& rows) {
-  CHECK(rows.rows == 1) << rows.rows << " decode rows without drafts";
-  const std::vector<TokenId>& output = outputs_.at(rows.sequence);
-  return {.slot = rows.slot,
-          .start = rows.begin,
-          .tokens = std::span(output).last(1),
-          .blocks = tables_[static_cast<std::size_t>(rows.slot.value)],
-          .history_from = rows.write_from,
-          .encoder_floor = rows.encoder_floor,
-          .decoder_floor = rows.decoder_floor,
-          .logit_rows = 1};
-}
-
 Result<model::SequenceInput> Executor::PrefillInput(const StepJob& job, std::size_t index) {
   const sched::SequenceRows& rows = job.plan.prefill[index];
   const std::span<const TokenId> tokens = job.prefill_tokens[index];
@@ -143,87 +127,58 @@ StepOutcome Executor::Run(const StepJob& job) {
   outcome.status = [&]() -> Status {
     RunOps(job.plan);
     UpdateTables(job.plan);
+    StartHistories(job);
+    RETURN_IF_ERROR(PlanVerify(job));
     std::vector<model::SequenceInput> inputs;
-    for (const sched::SequenceRows& rows : job.plan.decode) inputs.push_back(DecodeInput(rows));
+    for (std::size_t i = 0; i < job.plan.decode.size(); ++i) {
+      if (!verifies_[i].tokens.empty()) inputs.push_back(DecodeInput(job.plan.decode[i], verifies_[i]));
+    }
     for (std::size_t i = 0; i < job.plan.prefill.size(); ++i) {
       ASSIGN_OR_RETURN(model::SequenceInput input, PrefillInput(job, i));
       inputs.push_back(input);
     }
-    if (inputs.empty()) return {};
-    ASSIGN_OR_RETURN(const float* device, loaded_.model().Forward(inputs, loaded_.state()));
+    if (inputs.empty()) return DrawAll(job, {}, outcome);
+    StartMasks(job);
+    const Result<const float*> ran = loaded_.model().Forward(inputs, loaded_.state());
+    mask_worker_.Wait();
+    ASSIGN_OR_RETURN(const float* device, ran);
     std::size_t rows = 0;
     for (const model::SequenceInput& input : inputs) rows += static_cast<std::size_t>(input.logit_rows);
     std::vector<float> logits(rows * static_cast<std::size_t>(loaded_.config().vocab_size));
     RETURN_IF_ERROR(loaded_.backend().CopyToHost(logits.data(), device, logits.size() * sizeof(float)));
-    DrawAll(job, logits, outcome);
-    return {};
+    RETURN_IF_ERROR(DrawAll(job, logits, outcome));
+    return ScorePrompts(job, inputs.size() - job.plan.prefill.size(), outcome);
   }();
   outcome.done.elapsed_us =
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin).count();
   return outcome;
 }
 
-void Executor::DrawAll(const StepJob& job, const std::vector<float>& logits, StepOutcome& outcome) {
+Status Executor::ScorePrompts(const StepJob& job, std::size_t first_prompt, StepOutcome& outcome) {
   const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
-  outcome.done.draws.resize(job.plan.draws.size());
-  outcome.tokens.resize(job.plan.draws.size(), GeneratedToken{});
-  outcome.done.token_ids.resize(job.plan.draws.size());
-  std::size_t row = 0;
-  for (const auto* list : {&job.plan.decode, &job.plan.prefill}) {
-    for (const sched::SequenceRows& rows : *list) {
-      if (rows.draws == 0) continue;
-      const std::span<const float> row_logits = std::span(logits).subspan(row++ * vocab, vocab);
-      for (int i = 0; i < rows.draws; ++i) {
-        const auto at = static_cast<std::size_t>(rows.first_draw + i);
-        const StepJob::Draw& draw = job.draws[at];
-        std::vector<TokenId>& output = outputs_[job.plan.draws[at]];
-        if (draw.first) output.clear();
-        Result<GeneratedToken> token = DrawOne(draw, output, row_logits, rows.end());
-        const TokenId id = token ? token->id : 0;  // a failed draw ends its own sequence and no other
-        output.push_back(id);
-        const std::vector<TokenId>& stops = draw.context->stop_ids;
-        outcome.done.draws[at] = {.sequence = job.plan.draws[at],
-                                  .first = static_cast<int>(at),
-                                  .count = 1,
-                                  .stop = !token || std::find(stops.begin(), stops.end(), id) != stops.end()};
-        outcome.done.token_ids[at] = id;
-        outcome.tokens[at] = std::move(token);
+  const int batch = loaded_.model().options().logit_rows_max;
+  std::vector<float> logits;
+  for (const StepJob::Scoring& scoring : job.scorings) {
+    const sched::SequenceRows& rows = job.plan.prefill[scoring.prefill];
+    const std::vector<TokenId>& prompt = scoring.context->prompt;
+    StepOutcome::Scores scores{.prefill = scoring.prefill, .event = {.first = rows.begin + 1}};
+    // The last row of a prompt has no token after it.
+    const int count = std::min(rows.rows, static_cast<int>(prompt.size()) - 1 - static_cast<int>(rows.begin));
+    const auto sequence = static_cast<int>(first_prompt + scoring.prefill);
+    for (int first = 0; first < count; first += batch) {
+      const int some = std::min(batch, count - first);
+      ASSIGN_OR_RETURN(const float* device, loaded_.model().RowLogits(sequence, first, some, loaded_.state()));
+      logits.resize(static_cast<std::size_t>(some) * vocab);
+      RETURN_IF_ERROR(loaded_.backend().CopyToHost(logits.data(), device, logits.size() * sizeof(float)));
+      for (int i = 0; i < some; ++i) {
+        scores.event.tokens.push_back(Scored(std::span(logits).subspan(static_cast<std::size_t>(i) * vocab, vocab),
+                                             prompt[static_cast<std::size_t>(rows.begin + first + i) + 1],
+                                             scoring.context->prompt_logprobs));
       }
     }
+    if (count > 0) outcome.scores.push_back(std::move(scores));
   }
-}
-
-Result<GeneratedToken> Executor::DrawOne(const StepJob::Draw& draw, const std::vector<TokenId>& output,
-                                         std::span<const float> logits, Position position) const {
-  const DrawContext& context = *draw.context;
-  const SamplingParams& s = context.sampling;
-  const bool early = static_cast<int>(output.size()) < context.min_tokens && !context.stop_ids.empty();
-  std::vector<float> changed;
-  std::span<const float> final_logits = logits;
-  if (early || HasRules(context.rules)) {
-    changed.assign(logits.begin(), logits.end());
-    const std::span<const TokenId> stops =
-        early ? std::span<const TokenId>(context.stop_ids) : std::span<const TokenId>();
-    ApplyRules(context.rules, context.prompt, output, stops, changed);
-    final_logits = changed;
-  }
-  const std::optional<TokenId> id = backend::SampleRow(final_logits, {.temperature = static_cast<float>(s.temperature),
-                                                                      .top_k = s.top_k,
-                                                                      .top_p = static_cast<float>(s.top_p),
-                                                                      .min_p = static_cast<float>(s.min_p),
-                                                                      .seed = BranchSeed(s.seed, draw.branch),
-                                                                      .position = position});
-  if (!id) {
-    return Err(ErrorCode::kInternal,
-               fmt::format("no token can follow position {}: every logit is minus infinity or NaN", position - 1));
-  }
-  GeneratedToken token{.id = *id, .logprob = 0, .alternatives = {}};
-  if (s.top_logprobs < 0) return token;
-  token.logprob = backend::LogProbability(logits, *id);
-  for (const backend::RankedToken& ranked : backend::TopTokens(logits, s.top_logprobs)) {
-    token.alternatives.push_back({.id = ranked.id, .logprob = ranked.logprob});
-  }
-  return token;
+  return {};
 }
 
 }  // namespace galley::engine

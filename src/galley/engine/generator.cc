@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "galley/backend/sampling.h"
@@ -15,8 +16,6 @@
 
 namespace galley::engine {
 namespace {
-
-constexpr int kTopLogprobsMax = 20;
 
 Status CheckRange(std::string_view field, double value, double low, double high, bool low_open = false) {
   if (value >= low && value <= high && !(low_open && value == low)) return {};  // NaN fails every comparison
@@ -48,7 +47,7 @@ class LocalGenerator final : public Generator {
   [[nodiscard]] Result<std::optional<std::vector<float>>> Prefill(const GenerateRequest& request,
                                                                   Sequence& sequence) const;
   [[nodiscard]] Result<GeneratedToken> Draw(const GenerateRequest& request, std::span<const float> logits,
-                                            Position position) const;
+                                            Position position, TokenConstraint* constraint) const;
 
   LoadedModel loaded_;
   GeneratorOptions options_;
@@ -88,18 +87,33 @@ Result<std::optional<std::vector<float>>> LocalGenerator::Prefill(const Generate
 }
 
 Result<GeneratedToken> LocalGenerator::Draw(const GenerateRequest& request, std::span<const float> logits,
-                                            Position position) const {
+                                            Position position, TokenConstraint* constraint) const {
   const SamplingParams& s = request.sampling;
-  const std::optional<TokenId> id = backend::SampleRow(logits, {.temperature = static_cast<float>(s.temperature),
-                                                                .top_k = s.top_k,
-                                                                .top_p = static_cast<float>(s.top_p),
-                                                                .min_p = static_cast<float>(s.min_p),
-                                                                .seed = s.seed,
-                                                                .position = position});
+  std::vector<float> allowed;
+  if (constraint != nullptr) {
+    std::vector<std::uint32_t> mask(MaskWords(config().vocab_size));
+    RETURN_IF_ERROR(constraint->FillMask(mask));
+    allowed.assign(logits.begin(), logits.end());
+    ApplyMask(mask, allowed);
+  }
+  const std::span<const float> final_logits = constraint == nullptr ? logits : std::span<const float>(allowed);
+  const std::optional<TokenId> id = backend::SampleRow(final_logits, {.temperature = static_cast<float>(s.temperature),
+                                                                      .top_k = s.top_k,
+                                                                      .top_p = static_cast<float>(s.top_p),
+                                                                      .min_p = static_cast<float>(s.min_p),
+                                                                      .seed = s.seed,
+                                                                      .position = position});
+  if (!id && constraint != nullptr) {
+    return Err(ErrorCode::kInternal, fmt::format("the constraint leaves no token at position {}", position));
+  }
   if (!id) {
     return Err(
         ErrorCode::kCorrupt,
         fmt::format("the model gave no usable logit at position {}: its weights hold NaN or infinity", position));
+  }
+  if (constraint != nullptr && !constraint->Accept(*id)) {
+    return Err(ErrorCode::kInternal,
+               fmt::format("the constraint allowed token {} at position {} and then refused it", *id, position));
   }
   GeneratedToken token{.id = *id, .logprob = 0, .alternatives = {}};
   if (s.top_logprobs < 0) return token;
@@ -124,13 +138,16 @@ Result<GenerateResult> LocalGenerator::Generate(const GenerateRequest& request) 
     result.finish = FinishReason::kCancelled;
     return result;
   }
+  const std::shared_ptr<TokenConstraint> constraint =
+      request.constraint == nullptr ? nullptr : request.constraint->Clone();
   const Stopwatch decode;
   // The last token drawn is never run, so one more than the room in the context can be drawn.
   const std::int64_t room = loaded_.max_seq_len() - prompt_length + 1;
   const std::int64_t limit = std::min<std::int64_t>(request.max_tokens, room);
   while (true) {
-    ASSIGN_OR_RETURN(GeneratedToken token, Draw(request, *logits, sequence.length()));
+    ASSIGN_OR_RETURN(GeneratedToken token, Draw(request, *logits, sequence.length(), constraint.get()));
     const bool stop_id =
+        (constraint != nullptr && constraint->IsComplete()) ||
         std::find(request.stop_ids.begin(), request.stop_ids.end(), token.id) != request.stop_ids.end();
     result.tokens.push_back(std::move(token));
     const bool go_on = !request.on_token || request.on_token(result.tokens.back());
@@ -156,6 +173,11 @@ Status SamplingParams::Validate() const {
   RETURN_IF_ERROR(CheckRange("top-p", top_p, 0, 1, /*low_open=*/true));
   RETURN_IF_ERROR(CheckRange("min-p", min_p, 0, 1));
   RETURN_IF_ERROR(CheckRange("top-k", top_k, 0, 1 << 30));
+  constexpr auto kSeedMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  if (seed > kSeedMax) {
+    return Err(ErrorCode::kInvalidArgument,
+               fmt::format("{} is outside 0 … {}", static_cast<std::int64_t>(seed), kSeedMax), "seed");
+  }
   return CheckRange("logprobs", top_logprobs, -1, kTopLogprobsMax);
 }
 
@@ -163,6 +185,7 @@ Result<std::unique_ptr<Generator>> Generator::Create(const GeneratorOptions& opt
   RETURN_IF_ERROR(CheckRange("decoder-keep", options.decoder_keep, 0, 1 << 30));
   ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Load({.model_dir = options.model_dir,
                                                           .backend = options.backend,
+                                                          .isa = options.isa,
                                                           .threads = options.threads,
                                                           .rows_max = options.prefill_chunk,
                                                           .logit_rows_max = 1,

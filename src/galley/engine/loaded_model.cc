@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "galley/backend/cpu/cpu_backend.h"
 #ifdef GALLEY_CUDA
 #include "galley/backend/cuda/cuda_backend.h"
 #endif
@@ -25,25 +26,31 @@ constexpr int kRowsMax = 1 << 16;
 
 struct BackendEntry {
   std::string_view name;
-  Result<std::unique_ptr<backend::Backend>> (*make)(int threads);
+  Result<std::unique_ptr<backend::Backend>> (*make)(int threads, std::string_view isa);
 };
 
 constexpr BackendEntry kBackends[] = {
     {"ref",
-     [](int threads) -> Result<std::unique_ptr<backend::Backend>> {
-       return std::make_unique<backend::RefBackend>(threads);
+     [](int threads, std::string_view) -> Result<std::unique_ptr<backend::Backend>> {
+       return std::unique_ptr<backend::Backend>(std::make_unique<backend::RefBackend>(threads));
+     }},
+    {"cpu",
+     [](int threads, std::string_view isa) {
+       return backend::cpu::CpuBackend::Create({.threads = threads, .isa = isa, .processors = {}});
      }},
 #ifdef GALLEY_CUDA
-    {"cuda", [](int) { return backend::MakeCudaBackend({}); }},
+    {"cuda", [](int, std::string_view) { return backend::MakeCudaBackend({}); }},
 #endif
 };
+constexpr std::string_view kFastest = "cpu";  // what "auto" stands for
 
-Result<std::unique_ptr<backend::Backend>> MakeBackend(std::string_view name, int threads) {
-  for (const BackendEntry& entry : kBackends) {
-    if (entry.name == name) return entry.make(threads == 0 ? UsableProcessors() : threads);
-  }
+Result<std::unique_ptr<backend::Backend>> MakeBackend(const LoadOptions& options) {
+  const std::string_view name = options.backend == "auto" ? kFastest : std::string_view(options.backend);
   std::string names;
-  for (const BackendEntry& entry : kBackends) names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
+  for (const BackendEntry& entry : kBackends) {
+    if (entry.name == name) return entry.make(options.threads == 0 ? UsableProcessors() : options.threads, options.isa);
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
+  }
   return Err(ErrorCode::kUnsupported, fmt::format("\"{}\" is not in this build; it has: {}", name, names), "backend");
 }
 
@@ -67,17 +74,41 @@ Result<std::int64_t> SequenceLength(std::int64_t asked, std::int64_t trained) {
 
 }  // namespace
 
-Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
-  RETURN_IF_ERROR(CheckRange("threads", options.threads, 0, kThreadsMax));
+Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) {
   RETURN_IF_ERROR(CheckRange("prefill-chunk", options.rows_max, 1, kRowsMax));
   RETURN_IF_ERROR(CheckRange("max-seqs", options.sequences_max, 1, kSequencesMax));
+  RETURN_IF_ERROR(CheckRange("snapshots", options.snapshots, 0, kBlocksMax));
+  Sizing sizing;
+  ASSIGN_OR_RETURN(sizing.max_seq_len, SequenceLength(options.max_seq_len, config.max_seq_len));
+  if (options.longest > 0) sizing.max_seq_len = std::min(sizing.max_seq_len, options.longest);
+  const std::int64_t full = CeilDiv<std::int64_t>(sizing.max_seq_len, backend::kBlockTokens) * options.sequences_max;
+  RETURN_IF_ERROR(CheckRange("blocks", options.blocks, 0, kBlocksMax));
+  if (options.blocks == 0) RETURN_IF_ERROR(CheckRange("blocks", full, 1, kBlocksMax));
+  sizing.memory = {.model = {.rows_max = options.rows_max,
+                             .sequences_max = options.sequences_max,
+                             .logit_rows_max = options.logit_rows_max,
+                             .window_places = options.window_places,
+                             .drafts = options.drafts && config.dspark.n_stages > 0,
+                             .seq_len_max = sizing.max_seq_len},
+                   .blocks = options.blocks > 0 ? options.blocks : static_cast<int>(full),
+                   .slots = options.sequences_max,
+                   .snapshots = options.snapshots,
+                   .rewind = options.rewind};
+  return sizing;
+}
+
+Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
+  RETURN_IF_ERROR(CheckRange("threads", options.threads, 0, kThreadsMax));
   LoadedModel loaded;
-  ASSIGN_OR_RETURN(loaded.backend_, MakeBackend(options.backend, options.threads));
+  ASSIGN_OR_RETURN(loaded.backend_, MakeBackend(options));
+  if (options.wrap_backend) loaded.backend_ = options.wrap_backend(std::move(loaded.backend_));
   ASSIGN_OR_RETURN(model::Checkpoint checkpoint, model::Checkpoint::Open(options.model_dir));
   loaded.checkpoint_ = std::make_unique<model::Checkpoint>(std::move(checkpoint));
   const model::Config& config = loaded.config();
-  ASSIGN_OR_RETURN(loaded.max_seq_len_, SequenceLength(options.max_seq_len, config.max_seq_len));
-  if (options.longest > 0) loaded.max_seq_len_ = std::min(loaded.max_seq_len_, options.longest);
+  ASSIGN_OR_RETURN(const Sizing sizing, SizeFor(options, config));
+  loaded.max_seq_len_ = sizing.max_seq_len;
+  ASSIGN_OR_RETURN(loaded.memory_plan_, PlanMemory(config, sizing.memory));
+  RETURN_IF_ERROR(loaded.memory_plan_.Fits(MemoryLimit(options.memory_limit)));
 
   ASSIGN_OR_RETURN(text::Tokenizer tokenizer, text::Tokenizer::Load(options.model_dir / "tokenizer.json"));
   loaded.tokenizer_ = std::make_unique<text::Tokenizer>(std::move(tokenizer));
@@ -86,19 +117,11 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
     ASSIGN_OR_RETURN(compressed_ids, text::CompressedIdsFor(*loaded.tokenizer_, config.vocab_size,
                                                             config.engram.compressed_vocab_size));
   }
-  ASSIGN_OR_RETURN(loaded.model_, model::Model::Create(*loaded.checkpoint_, compressed_ids, *loaded.backend_,
-                                                       {.rows_max = options.rows_max,
-                                                        .sequences_max = options.sequences_max,
-                                                        .logit_rows_max = options.logit_rows_max,
-                                                        .window_places = options.window_places,
-                                                        .drafts = options.drafts && config.dspark.n_stages > 0,
-                                                        .seq_len_max = loaded.max_seq_len_}));
-  const std::int64_t full = CeilDiv<std::int64_t>(loaded.max_seq_len_, backend::kBlockTokens) * options.sequences_max;
-  RETURN_IF_ERROR(CheckRange("blocks", options.blocks, 0, kBlocksMax));
-  RETURN_IF_ERROR(CheckRange("blocks", full, 1, kBlocksMax));
-  const int blocks = options.blocks > 0 ? options.blocks : static_cast<int>(full);
+  ASSIGN_OR_RETURN(loaded.model_,
+                   model::Model::Create(*loaded.checkpoint_, compressed_ids, *loaded.backend_, sizing.memory.model));
   ASSIGN_OR_RETURN(model::StateStorage state,
-                   model::StateStorage::Create(*loaded.backend_, config, blocks, options.sequences_max));
+                   model::StateStorage::Create(*loaded.backend_, config, sizing.memory.blocks, sizing.memory.slots,
+                                               sizing.memory.rewind));
   loaded.state_ = std::make_unique<model::StateStorage>(std::move(state));
   return loaded;
 }

@@ -4,11 +4,13 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "galley/backend/backend.h"
 #include "galley/base/error.h"
+#include "galley/engine/memory_plan.h"
 #include "galley/model/checkpoint.h"
 #include "galley/model/dsv4/model.h"
 #include "galley/model/dsv4/state.h"
@@ -18,23 +20,37 @@ namespace galley::engine {
 
 struct LoadOptions {
   std::filesystem::path model_dir;
-  std::string backend = "ref";
-  int threads = 0;     // 0: as many as the process may use
-  int rows_max = 256;  // rows of the largest step
+  std::string backend = "ref";  // or "cpu"; "auto": the fastest that this build has
+  std::string isa = "auto";     // instruction set of the cpu backend
+  int threads = 0;              // 0: as many as the process may use
+  int rows_max = 256;           // rows of the largest step
   int logit_rows_max = 1;
-  int sequences_max = 1;         // of one step; as many slots are made
-  int blocks = 0;                // history blocks; 0: enough for every slot at full length
-  bool drafts = false;           // model::ModelOptions::drafts
-  int window_places = 0;         // model::ModelOptions::window_places
-  std::int64_t max_seq_len = 0;  // 0: what the config states, or 8192 when it states nothing
-  std::int64_t longest = 0;      // no sequence will be longer, so memory for more is not taken; 0: not known
+  int sequences_max = 1;          // of one step; as many slots are made
+  int blocks = 0;                 // history blocks; 0: enough for every slot at full length
+  bool drafts = false;            // model::ModelOptions::drafts
+  model::RewindRows rewind = {};  // model::StateLayout::Make
+  int window_places = 0;          // model::ModelOptions::window_places
+  std::int64_t max_seq_len = 0;   // 0: what the config states, or 8192 when it states nothing
+  std::int64_t longest = 0;       // no sequence will be longer, so memory for more is not taken; 0: not known
+  int snapshots = 0;              // places for saved slots that the caller will take from the backend
+  std::int64_t memory_limit = 0;  // bytes that the plan may take; 0: what the process may use
+  // EngineOptions::wrap_backend
+  std::function<std::unique_ptr<backend::Backend>(std::unique_ptr<backend::Backend>)> wrap_backend = {};
 };
+
+// What the options mean for a model: positions of the longest sequence, and the counts that memory is planned for.
+struct Sizing {
+  std::int64_t max_seq_len = 0;
+  MemoryOptions memory;
+};
+// Pure. Errors: kInvalidArgument naming option, value and limit.
+[[nodiscard]] Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config);
 
 class LoadedModel {
  public:
   // Errors: those of Checkpoint::Open and Tokenizer::Load; kInvalidArgument (an option out of range, a tokenizer that
-  // does not belong to the model); kUnsupported (a backend that this build has not); kResourceExhausted (memory, with
-  // numbers).
+  // does not belong to the model); kUnsupported (a backend that this build has not); kResourceExhausted (the memory
+  // plan does not fit, with numbers; nothing has been loaded then).
   [[nodiscard]] static Result<LoadedModel> Load(const LoadOptions& options);
 
   [[nodiscard]] const model::Config& config() const { return checkpoint_->config(); }
@@ -43,6 +59,7 @@ class LoadedModel {
   [[nodiscard]] model::Model& model() { return *model_; }
   [[nodiscard]] model::StateStorage& state() { return *state_; }
   [[nodiscard]] std::int64_t max_seq_len() const { return max_seq_len_; }
+  [[nodiscard]] const MemoryPlan& memory_plan() const { return memory_plan_; }
 
  private:
   LoadedModel() = default;
@@ -54,6 +71,7 @@ class LoadedModel {
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<model::StateStorage> state_;
   std::int64_t max_seq_len_ = 0;
+  MemoryPlan memory_plan_;
 };
 
 }  // namespace galley::engine

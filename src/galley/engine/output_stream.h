@@ -25,9 +25,9 @@ class OutputStream {
   // See text::Detokenizer::StartAfter.
   [[nodiscard]] Status StartAfter(std::span<const TokenId> prompt) { return detokenizer_.StartAfter(prompt); }
 
-  // Text that became certain with this token, often empty; nothing more once a stop string was found. Errors:
-  // kInvalidArgument for an id that has no token.
-  [[nodiscard]] Result<std::string> Append(TokenId id);
+  // Text that became certain with this token, often empty; nothing more once a stop string was found. Without `search`
+  // no stop string is looked for in the token's text. Errors: kInvalidArgument for an id that has no token.
+  [[nodiscard]] Result<std::string> Append(TokenId id, bool search = true);
   // End of the sequence: what was held back. Nothing after a stop string.
   [[nodiscard]] std::string Finish();
 

@@ -15,7 +15,8 @@ namespace {
 class OutputStreamTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    Result<text::Tokenizer> loaded = text::Tokenizer::Load(GALLEY_SOURCE_DIR "/models/nano/tokenizer.json");
+    Result<text::Tokenizer> loaded =
+        text::Tokenizer::Load(std::string(GALLEY_SOURCE_DIR) + "/models/nano/tokenizer.json");
     ASSERT_TRUE(loaded.has_value()) << loaded.error().ToString();
     tokenizer_ = std::make_unique<text::Tokenizer>(std::move(*loaded));
   }

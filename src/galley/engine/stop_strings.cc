@@ -11,28 +11,27 @@
 namespace galley::engine {
 namespace {
 
-Status Validate(std::string_view stop, std::size_t index) {
-  const std::string where = fmt::format("stop[{}]", index);
-  if (stop.empty()) return Err(ErrorCode::kInvalidArgument, "a stop string is not empty; leave it out", where);
+Status Validate(std::string_view stop, std::string_view field, std::size_t index) {
+  const std::string where = fmt::format("{}[{}]", field, index);
+  if (stop.empty()) return Err(ErrorCode::kInvalidArgument, "the string is empty; leave it out", where);
   if (stop.size() > kStopStringBytesMax) {
     return Err(ErrorCode::kInvalidArgument,
-               fmt::format("a stop string has at most {} bytes, this one has {}", kStopStringBytesMax, stop.size()),
-               where);
+               fmt::format("the string has {} bytes, at most {} are allowed", stop.size(), kStopStringBytesMax), where);
   }
   return text::ValidateUtf8(stop, where);
 }
 
 }  // namespace
 
-Result<StopSet> StopSet::Create(std::span<const std::string> stops) {
+Result<StopSet> StopSet::Create(std::span<const std::string> stops, std::string_view field) {
   if (stops.size() > kStopStringsMax) {
     return Err(ErrorCode::kInvalidArgument,
-               fmt::format("at most {} stop strings are allowed, {} were given", kStopStringsMax, stops.size()),
-               "stop");
+               fmt::format("{} strings were given, at most {} are allowed", stops.size(), kStopStringsMax),
+               std::string(field));
   }
   StopSet set;
   for (std::size_t i = 0; i < stops.size(); ++i) {
-    RETURN_IF_ERROR(Validate(stops[i], i));
+    RETURN_IF_ERROR(Validate(stops[i], field, i));
     set.Insert(stops[i], static_cast<std::int32_t>(i));
   }
   set.stops_.assign(stops.begin(), stops.end());
@@ -90,18 +89,31 @@ void StopSet::LinkSuffixes() {
   }
 }
 
+std::int32_t StopSet::After(std::int32_t node, unsigned char byte) const {
+  std::int32_t next = Child(node, byte);
+  while (next < 0 && node != 0) {
+    node = nodes_[static_cast<std::size_t>(node)].shorter;
+    next = Child(node, byte);
+  }
+  return std::max(next, 0);
+}
+
+bool StopSet::OccursIn(std::string_view text) const {
+  std::int32_t node = 0;
+  for (const char c : text) {
+    node = After(node, static_cast<unsigned char>(c));
+    if (nodes_[static_cast<std::size_t>(node)].stop_index >= 0) return true;
+  }
+  return false;
+}
+
 std::string StopMatcher::Append(std::string_view piece) {
   if (stopped_) return {};
   held_ += piece;
   const std::size_t start = held_.size() - piece.size();
   for (std::size_t i = start; i < held_.size(); ++i) {
     const auto byte = static_cast<unsigned char>(held_[i]);
-    std::int32_t next = set_->Child(node_, byte);
-    while (next < 0 && node_ != 0) {
-      node_ = set_->nodes_[static_cast<std::size_t>(node_)].shorter;
-      next = set_->Child(node_, byte);
-    }
-    node_ = std::max(next, 0);
+    node_ = set_->After(node_, byte);
     const std::int32_t found = set_->nodes_[static_cast<std::size_t>(node_)].stop_index;
     if (found >= 0) {
       stopped_ = static_cast<std::size_t>(found);

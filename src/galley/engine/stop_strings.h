@@ -25,10 +25,12 @@ class StopSet {
   // No strings: nothing ever stops.
   StopSet() : nodes_(1) {}
   // Errors: kInvalidArgument for more than kStopStringsMax strings, and for one that is empty, longer than
-  // kStopStringBytesMax or not UTF-8; the message has its index.
-  [[nodiscard]] static Result<StopSet> Create(std::span<const std::string> stops);
+  // kStopStringBytesMax or not UTF-8. `field` names the list, and with an index the string, in the error.
+  [[nodiscard]] static Result<StopSet> Create(std::span<const std::string> stops, std::string_view field = "stop");
 
   [[nodiscard]] std::span<const std::string> strings() const { return stops_; }
+  // Whether one of the strings lies inside `text`. Linear in the text.
+  [[nodiscard]] bool OccursIn(std::string_view text) const;
 
  private:
   friend class StopMatcher;
@@ -44,6 +46,8 @@ class StopSet {
     std::int32_t stop_index = -1;  // first of the strings that end here, own or as suffixes; -1: none
   };
   [[nodiscard]] std::int32_t Child(std::int32_t node, unsigned char byte) const;
+  // The longest prefix of a string that ends with `byte` after what `node` stands for.
+  [[nodiscard]] std::int32_t After(std::int32_t node, unsigned char byte) const;
   void Insert(std::string_view stop, std::int32_t index);
   void LinkSuffixes();
 

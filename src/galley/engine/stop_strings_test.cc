@@ -142,9 +142,9 @@ TEST(StopStrings, LimitsAreErrorsWithTheIndex) {
     const Result<StopSet> set = StopSet::Create(stops);
     return set ? "no error" : set.error().ToString();
   };
-  EXPECT_EQ(error({"a", ""}), "stop[1]: a stop string is not empty; leave it out");
-  EXPECT_EQ(error({std::string(1025, 'a')}), "stop[0]: a stop string has at most 1024 bytes, this one has 1025");
-  EXPECT_EQ(error(std::vector<std::string>(65, "a")), "stop: at most 64 stop strings are allowed, 65 were given");
+  EXPECT_EQ(error({"a", ""}), "stop[1]: the string is empty; leave it out");
+  EXPECT_EQ(error({std::string(1025, 'a')}), "stop[0]: the string has 1025 bytes, at most 1024 are allowed");
+  EXPECT_EQ(error(std::vector<std::string>(65, "a")), "stop: 65 strings were given, at most 64 are allowed");
   EXPECT_THAT(error({"\xC3"}), HasSubstr("stop[0]"));
   EXPECT_EQ(error(std::vector<std::string>(64, std::string(1024, 'a'))), "no error");
 }

@@ -179,7 +179,7 @@ HitLimit BlockCache::WhyMissing(const KeyChain& chain, int block) const {
 }
 
 PublishResult BlockCache::Publish(BlockId block, const BlockKey& key, BlockId parent, const BlockKey& parent_key,
-                                  std::span<const TokenId> tokens) {
+                                  std::span<const TokenId> tokens, const Origin& origin) {
   Node& node = nodes_[Idx(block.value)];
   CHECK(node.refs > 0 && !node.published && tokens.size() == kBlockTokens)
       << "block " << block.value << ": refs " << node.refs << ", published " << node.published;
@@ -190,6 +190,7 @@ PublishResult BlockCache::Publish(BlockId block, const BlockKey& key, BlockId pa
   if (table_[cell] >= 0) return PublishResult::kDuplicate;
   table_[cell] = block.value;
   node.key = key;
+  node.origin = origin;
   node.parent = parent.value;
   node.children = 0;
   node.published = true;
@@ -233,6 +234,21 @@ void BlockCache::CheckInvariants() const {
     const bool leaf = node.published && node.refs == 0 && children[Idx(block)] == 0;
     CHECK(evictable_.contains(block) == leaf) << "block " << block << " leaf " << leaf;
   }
+}
+
+int CountOfLineage(const BlockCache& cache, std::span<const BlockRef> blocks, std::span<const Origin> lineage) {
+  int count = 0;
+  for (const BlockRef& block : blocks) {
+    if (cache.origin(block.id()) != OriginAt(lineage, Position{count} * kBlockTokens)) break;
+    ++count;
+  }
+  return count;
+}
+
+Lineage LineageOf(const BlockCache& cache, std::span<const BlockRef> blocks) {
+  Lineage lineage;
+  for (const BlockRef& block : blocks) AppendOrigin(lineage, cache.origin(block.id()));
+  return lineage;
 }
 
 void ReleaseTail(std::vector<BlockRef>& table, std::size_t keep) {

@@ -23,6 +23,7 @@
 #include "galley/kv/block_key.h"
 #include "galley/kv/index.h"
 #include "galley/kv/indexed_heap.h"
+#include "galley/kv/lineage.h"
 
 namespace galley::kv {
 
@@ -92,6 +93,8 @@ class BlockCache {
   [[nodiscard]] int available() const { return free() + cached_; }
   [[nodiscard]] int ref_count(BlockId block) const { return nodes_[Idx(block.value)].refs; }
   [[nodiscard]] bool published(BlockId block) const { return nodes_[Idx(block.value)].published; }
+  // Of a published block.
+  [[nodiscard]] const Origin& origin(BlockId block) const { return nodes_[Idx(block.value)].origin; }
   [[nodiscard]] std::int64_t evictions() const { return evictions_; }
 
   // Appends `count` fresh private blocks to `table`, evicting cached ones as needed; false, and nothing done, when
@@ -109,9 +112,10 @@ class BlockCache {
   [[nodiscard]] Hit Lookup(const KeyChain& chain, std::span<const TokenId> tokens);
 
   // Makes `block`, which holds the history of `tokens` completely, available to others. `parent` is the block before it
-  // in the same table (invalid for the first), `parent_key` its key (the root for the first).
+  // in the same table (invalid for the first), `parent_key` its key (the root for the first). `origin` is the run that
+  // computed it.
   [[nodiscard]] PublishResult Publish(BlockId block, const BlockKey& key, BlockId parent, const BlockKey& parent_key,
-                                      std::span<const TokenId> tokens);
+                                      std::span<const TokenId> tokens, const Origin& origin = {});
 
   // Forgets all content: cached blocks become free, active ones private.
   void Clear();
@@ -123,6 +127,7 @@ class BlockCache {
   friend class BlockRef;
   struct Node {
     BlockKey key;
+    Origin origin;
     std::uint64_t last_use = 0;
     int refs = 0;
     int parent = -1;
@@ -151,6 +156,12 @@ class BlockCache {
   int cached_ = 0;
   int active_ = 0;
 };
+
+// Leading blocks of `blocks` that the runs of `lineage` computed, and nobody else.
+[[nodiscard]] int CountOfLineage(const BlockCache& cache, std::span<const BlockRef> blocks,
+                                 std::span<const Origin> lineage);
+// Origins of `blocks`, which are the history of a sequence from its beginning.
+[[nodiscard]] Lineage LineageOf(const BlockCache& cache, std::span<const BlockRef> blocks);
 
 // Releases the references of a table from its end, so that the tail of a prefix is evicted before its head.
 void ReleaseTail(std::vector<BlockRef>& table, std::size_t keep = 0);

@@ -98,13 +98,21 @@ RecordedStart RecordStart(const ReplaySpec& spec, const PromptFacts& facts) {
                       .prompt_length = facts.length,
                       .hit = facts.hit,
                       .tail_start = TailStart(spec, facts),
-                      .replay_start = ReplayStart(spec, facts)};
+                      .replay_start = ReplayStart(spec, facts),
+                      .lineage = facts.found};
   if (SnapshotFits(spec, facts)) {
     start.kind = StartKind::kSnapshot;
     start.hit = std::max(facts.hit, facts.snapshot->position);
     start.replay_start = SnapshotStart(spec, facts);
+    start.lineage = facts.snapshot->lineage;
   } else if (start.replay_start > 0) {
     start.kind = spec.mode == ReplayMode::kBounded ? StartKind::kBounded : StartKind::kExact;
+  }
+  // Rows that begin at 0 over history that is as if cold are cold themselves.
+  const bool own =
+      start.kind != StartKind::kSnapshot && facts.hit > 0 && (start.replay_start > 0 || !start.lineage.empty());
+  if (spec.mode == ReplayMode::kBounded && own) {
+    AppendOrigin(start.lineage, {.from = facts.hit, .begin = start.replay_start});
   }
   return start;
 }
@@ -138,24 +146,27 @@ bool SnapshotPays(const ReplaySpec& spec, const PromptFacts& facts) {
 
 PrefillPlan PlanResume(const ReplaySpec& spec, const RecordedStart& start, Position length, Position hit) {
   CHECK(length >= start.prompt_length && hit <= length) << length << " " << start.prompt_length << " " << hit;
-  const bool bounded = start.kind == StartKind::kBounded;
   PrefillPlan plan{.kind = start.kind, .hit = hit};
-  if (bounded && hit < start.hit) {
-    // The prefix that the first run found was evicted: compute its history again, then repeat the recorded start.
-    const Position begin = std::max<Position>(0, hit - spec.exact_warm_rows());
+  // History that the first run found and that was evicted: what each earlier origin computed, again from its start.
+  for (std::size_t i = 0; i < start.lineage.size(); ++i) {
+    const Position end = start.lineage[i].from;
+    if (hit >= end) continue;
+    const Origin origin = i == 0 ? Origin{} : start.lineage[i - 1];
+    const Position begin = std::max(origin.begin, hit - spec.exact_warm_rows());
     plan.passes.push_back({.begin = begin,
-                           .end = start.hit,
+                           .end = end,
                            .write_from = hit,
-                           .tail_from = spec.truncates() ? start.hit : begin,
+                           .tail_from = spec.truncates() ? end : begin,
                            .encoder_floor = begin,
                            .decoder_floor = begin});
-    hit = start.hit;
+    hit = end;
   }
+  const Position first = start.lineage.empty() ? 0 : start.lineage.back().begin;
   // Rows long enough before the end no longer reach it through the windows, in the decoder as in the encoder.
   const Position tail_from =
       spec.truncates() ? std::max(start.tail_start, length - 1 - spec.decoder_warm_rows()) : std::min(hit, length - 1);
   const Position anchor = std::min(hit, tail_from);
-  const Position begin = std::max(bounded ? start.replay_start : Position{0}, anchor - spec.exact_warm_rows());
+  const Position begin = std::max(first, anchor - spec.exact_warm_rows());
   plan.restart_from = begin == 0 ? 0 : begin + spec.exact_warm_rows();
   plan.passes.push_back({.begin = begin,
                          .end = length,

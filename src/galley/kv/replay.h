@@ -13,6 +13,7 @@
 
 #include "galley/base/error.h"
 #include "galley/base/strong_id.h"
+#include "galley/kv/lineage.h"
 
 namespace galley::kv {
 
@@ -59,6 +60,7 @@ struct SnapshotPoint {
   Position position = 0;       // tokens that the saved state has seen
   Position restart_from = 0;   // lowest row that may be recomputed from it
   Position encoder_floor = 0;  // window rows below it do not exist in it
+  Lineage lineage = {};        // of the history that belongs to it; kBounded only
 };
 
 // What a sequence records at its first admission. It never moves, so that a resumed sequence computes the same values.
@@ -68,6 +70,7 @@ struct RecordedStart {
   Position hit = 0;           // history below it was there already
   Position tail_start = 0;    // first row that runs the decoder
   Position replay_start = 0;  // first row computed
+  Lineage lineage = {};       // of its history, its own start last; kBounded only, empty when all is as if cold
 };
 
 // A run of consecutive rows [begin, end). The rows' windows hold nothing below the floors.
@@ -85,7 +88,7 @@ struct PrefillPlan {
   Position hit = 0;           // history below it comes from blocks that others computed
   Position restored = 0;      // tokens that the snapshot to restore has seen; 0: none is restored
   Position restart_from = 0;  // lowest row that a snapshot of this sequence can restart from
-  // One pass, or two when a resumed sequence must first rebuild history that was evicted meanwhile.
+  // One pass, and before it one for each origin of history that a resumed sequence must rebuild, evicted meanwhile.
   std::vector<PrefillPass> passes = {};
 
   [[nodiscard]] std::int64_t encoder_rows() const;
@@ -97,6 +100,7 @@ struct PromptFacts {
   Position length = 0;    // >= 1
   Position hit = 0;       // whole blocks, <= length
   bool all_rows = false;  // prompt logprobs: no truncation; requires hit = 0 and no snapshot
+  Lineage found = {};     // of the hit's blocks; kBounded only
   std::optional<SnapshotPoint> snapshot = {};
   // First position that will be saved as a snapshot; replay starts early enough that it can be restored anywhere.
   std::optional<Position> save_at = {};
@@ -108,8 +112,8 @@ struct PromptFacts {
 // Whether starting from the snapshot computes no more rows than starting from the facts' hit.
 [[nodiscard]] bool SnapshotPays(const ReplaySpec& spec, const PromptFacts& facts);
 
-// A sequence that was preempted with `length` tokens known (prompt and generated) and finds `hit` tokens cached. The
-// values computed are those of the run that was interrupted.
+// A sequence that was preempted with `length` tokens known (prompt and generated) and finds `hit` tokens cached, all of
+// the recorded lineage. The values computed are those of the run that was interrupted.
 [[nodiscard]] PrefillPlan PlanResume(const ReplaySpec& spec, const RecordedStart& start, Position length, Position hit);
 
 }  // namespace galley::kv

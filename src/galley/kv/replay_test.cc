@@ -185,6 +185,44 @@ TEST(Replay, AnEvictedPrefixIsRebuiltBeforeABoundedResume) {
   EXPECT_EQ(plan.encoder_rows(), 1024 + 2100 - 896);
 }
 
+// Blocks 0 to 7 came from a cold run, 8 to 15 from one that began at 896, and this sequence began at 1920.
+TEST(Replay, AResumeRepeatsEveryRunThatMadeItsPrefix) {
+  const RecordedStart start =
+      RecordStart(kFlash, {.length = 3000, .hit = 2048, .found = {{.from = 1024, .begin = 896}}});
+  const Lineage expected = {{.from = 1024, .begin = 896}, {.from = 2048, .begin = 1920}};
+  EXPECT_EQ(start.lineage, expected);
+  PrefillPlan plan = PlanResume(kFlash, start, 3100, 512);
+  ASSERT_EQ(plan.passes.size(), 3u);
+  const Position begins[] = {0, 896, 1920}, ends[] = {1024, 2048, 3100}, writes[] = {512, 1024, 2048};
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(plan.passes[i].begin, begins[i]);
+    EXPECT_EQ(plan.passes[i].encoder_floor, begins[i]);
+    EXPECT_EQ(plan.passes[i].end, ends[i]);
+    EXPECT_EQ(plan.passes[i].write_from, writes[i]);
+  }
+  // Within the second run's stretch only that run and the own one are repeated.
+  plan = PlanResume(kFlash, start, 3100, 1280);
+  ASSERT_EQ(plan.passes.size(), 2u);
+  EXPECT_EQ(plan.passes[0].begin, 896);  // 1280 - 2540 lies below the run's own start
+  EXPECT_EQ(plan.passes[0].write_from, 1280);
+}
+
+TEST(Replay, LineagesNameTheRunsThatDiffer) {
+  // Rows from 0 over history that is as if cold are cold; over other history they are not.
+  EXPECT_TRUE(RecordStart(kFlash, {.length = 200, .hit = 128}).lineage.empty());
+  const Lineage other = {{.from = 128, .begin = 0}};
+  EXPECT_EQ(RecordStart(kFlash, {.length = 400, .hit = 384, .found = {{.from = 256, .begin = 128}}}).lineage.size(),
+            2u);
+  EXPECT_TRUE(RecordStart(Exact(), {.length = 9000, .hit = 8192}).lineage.empty());
+  // A restored snapshot goes on with the run that saved it.
+  PromptFacts facts{.length = 1500, .hit = 896};
+  facts.snapshot = SnapshotPoint{.position = 1000, .restart_from = 0, .encoder_floor = 0, .lineage = other};
+  EXPECT_EQ(RecordStart(kFlash, facts).lineage, other);
+  EXPECT_EQ(OriginAt(other, 127), Origin{});
+  EXPECT_EQ(OriginAt(other, 128), other[0]);
+  EXPECT_EQ(OriginAt({}, 5), Origin{});
+}
+
 TEST(Replay, ASnapshotRestartsAtItsPositionOrAtTheTail) {
   PromptFacts facts{.length = 1500, .hit = 896};
   facts.snapshot = SnapshotPoint{.position = 1000, .restart_from = 860, .encoder_floor = 0};

@@ -42,11 +42,11 @@ std::optional<SnapshotId> SnapshotStore::Reserve(const KeyChain& chain, std::spa
   if (places_.empty()) return std::nullopt;
   if (const int same = FindExact(chain, tokens, point.position); same >= 0) {
     places_[Idx(same)].last_use = ++clock_;
-    // A snapshot that restarts deeper serves more prompts; one that is no deeper need not be copied again.
+    // A snapshot that restarts deeper serves more prompts; one that is no deeper need not be copied again, unless the
+    // history that belongs to it has been computed anew by others.
     Place& place = places_[Idx(same)];
-    if (place.phase == Phase::kSaving || place.readers > 0 || place.point.restart_from <= point.restart_from) {
-      return std::nullopt;
-    }
+    const bool as_good = place.point.restart_from <= point.restart_from && place.point.lineage == point.lineage;
+    if (place.phase == Phase::kSaving || place.readers > 0 || as_good) return std::nullopt;
     Free(same);
   }
   int best = -1;

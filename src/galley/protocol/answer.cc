@@ -32,6 +32,13 @@ std::string TokenText(std::string_view bytes) {
   return escaped;
 }
 
+AnswerEvent ErrorEvent(const AnswerFailure& failure) {
+  return {"", Json::MakeObject({{"error", Json::MakeObject({{"message", failure.message},
+                                                            {"type", failure.type},
+                                                            {"param", nullptr},
+                                                            {"code", failure.code}})}})};
+}
+
 std::optional<Json> LogprobsJson(const std::vector<Logprob>& logprobs, const Inference& inference) {
   if (!inference.logprobs || logprobs.empty()) return std::nullopt;
   const std::size_t wanted = inference.top_logprobs.value_or(0);
@@ -90,6 +97,10 @@ std::vector<AnswerEvent> Answer::Push(OutputPiece piece) {
   std::vector<OutputEvent> events;
   parser_.Push(std::move(piece), events);
   Write(events, out);
+  if (!parser_.done() && options_.calls_max > 0 && calls_ >= options_.calls_max) {
+    events.clear();
+    parser_.End(std::nullopt, events);  // whatever came behind the last call has no place in the answer
+  }
   if (parser_.done()) EndOnce(0, out);
   return out;
 }
@@ -102,6 +113,15 @@ std::vector<AnswerEvent> Answer::End(std::optional<Finish> finish, std::int64_t 
   parser_.End(finish, events);
   Write(events, out);
   EndOnce(uncounted, out);
+  return out;
+}
+
+std::vector<AnswerEvent> Answer::Fail(const AnswerFailure& failure) {
+  std::vector<AnswerEvent> out;
+  if (ended_) return out;
+  StartOnce(out);
+  ended_ = true;
+  writer_->Fail(failure, out);
   return out;
 }
 
@@ -118,16 +138,17 @@ void Answer::StartOnce(std::vector<AnswerEvent>& out) {
 void Answer::Write(std::vector<OutputEvent>& events, std::vector<AnswerEvent>& out) {
   for (const OutputEvent& event : events) {
     if (event.kind == OutputKind::kReasoning) reasoning_ += event.text;
+    if (event.kind == OutputKind::kCallStart && options_.calls_max > 0 && ++calls_ > options_.calls_max) return;
     writer_->Event(event, out);
   }
 }
 
 void Answer::EndOnce(std::int64_t uncounted, std::vector<AnswerEvent>& out) {
   ended_ = true;
-  AnswerUsage usage{ready_.prompt_tokens, ready_.cached_tokens, parser_.tokens() + uncounted};
+  usage_ = {ready_.prompt_tokens, ready_.cached_tokens, parser_.tokens() + uncounted};
   if (request_->conversation.thinking && options_.count_tokens)
-    usage.reasoning_tokens = options_.count_tokens(reasoning_);
-  writer_->End(parser_.result(), usage, out);
+    usage_.reasoning_tokens = options_.count_tokens(reasoning_);
+  writer_->End(parser_.result(), usage_, out);
 }
 
 }  // namespace galley::protocol

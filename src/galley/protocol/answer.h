@@ -27,6 +27,8 @@ struct AnswerOptions {
   std::string id;              // of the response
   std::string model;           // as the answer names it
   std::int64_t created_s = 0;  // Unix time
+  int calls_max = 0;           // the answer ends after as many tool calls; 0: no limit
+  int choice_index = 0;        // Chat and Completions: which of several answers this is
   // The id of the n-th call; `no_thinking` marks a call that the model made without thinking where it should have.
   // Required when the request has tools: see SeededCallIds.
   std::function<std::string(int index, bool no_thinking)> call_id{};
@@ -52,6 +54,14 @@ struct AnswerUsage {
   std::optional<std::int64_t> reasoning_tokens{};
 };
 
+// Why an answer cannot be brought to its end.
+struct AnswerFailure {
+  std::string message;
+  std::string type = "server_error";        // Chat, Completions and Responses
+  std::string messages_type = "api_error";  // Messages
+  std::string code = "internal";
+};
+
 // Shapes the events of one API. Internal to Answer.
 class AnswerWriter {
  public:
@@ -59,6 +69,7 @@ class AnswerWriter {
   virtual void Start(const ReadyInfo& ready, std::vector<AnswerEvent>& out) = 0;
   virtual void Event(const OutputEvent& event, std::vector<AnswerEvent>& out) = 0;
   virtual void End(const OutputResult& result, const AnswerUsage& usage, std::vector<AnswerEvent>& out) = 0;
+  virtual void Fail(const AnswerFailure& failure, std::vector<AnswerEvent>& out) = 0;
   [[nodiscard]] virtual Json Response() const = 0;
 };
 
@@ -76,7 +87,14 @@ class Answer {
   // `uncounted`: tokens that were generated but are in no piece.
   [[nodiscard]] std::vector<AnswerEvent> End(std::optional<Finish> finish, std::int64_t uncounted = 0);
 
+  // The event that tells the client of a failure, in the form of its API. It takes the place of the end: nothing comes
+  // after it, not even done_data.
+  [[nodiscard]] std::vector<AnswerEvent> Fail(const AnswerFailure& failure);
+
   [[nodiscard]] bool done() const { return ended_; }
+  // Meaningful when done() and nothing failed.
+  [[nodiscard]] const AnswerUsage& usage() const { return usage_; }
+  [[nodiscard]] const OutputResult& result() const { return parser_.result(); }
   // The response of a request that does not stream; after the end.
   [[nodiscard]] Json Response() const { return writer_->Response(); }
   // What ends the stream behind the last event: "[DONE]", or empty.
@@ -92,8 +110,10 @@ class Answer {
   OutputParser parser_;
   std::unique_ptr<AnswerWriter> writer_;
   ReadyInfo ready_;
+  AnswerUsage usage_;
   bool started_ = false;
   bool ended_ = false;
+  int calls_ = 0;
   std::string reasoning_;
 };
 

@@ -28,6 +28,8 @@ namespace galley::protocol::internal {
 
 // Log probabilities cut to what the request asked for; nullopt when it asked for none.
 [[nodiscard]] std::optional<Json> LogprobsJson(const std::vector<Logprob>& logprobs, const Inference& inference);
+// {"error": …} as Chat and Completions streams tell it.
+[[nodiscard]] AnswerEvent ErrorEvent(const AnswerFailure& failure);
 // The token's text, or all its bytes as \x20\xf0… when they are not valid UTF-8.
 [[nodiscard]] std::string TokenText(std::string_view bytes);
 

@@ -82,6 +82,47 @@ TEST(Answer, AnEmptyAnswerIsCompleteInEveryApi) {
   }
 }
 
+TEST(Answer, AFailureIsTheLastEventInTheApisOwnForm) {
+  constexpr std::string_view kModel = R"({"model": "DeepSeek-V4.1-Flash", )";
+  struct Case {
+    Protocol protocol;
+    std::string members;
+    std::string event;
+    std::string data;  // the end of the event's data
+  };
+  const Case cases[] = {{Protocol::kChat, R"("messages": [{"role": "user", "content": "hi"}]})", "",
+                         R"({"error":{"message":"gone","type":"server_error","param":null,"code":"internal"}})"},
+                        {Protocol::kCompletions, R"("prompt": "hi"})", "",
+                         R"({"error":{"message":"gone","type":"server_error","param":null,"code":"internal"}})"},
+                        {Protocol::kMessages, R"("max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]})",
+                         "error", R"({"type":"error","error":{"type":"api_error","message":"gone"}})"},
+                        {Protocol::kResponses, R"("input": "hi"})", "response.failed", R"("sequence_number":)"}};
+  for (const Case& test : cases) {
+    const Parsed<ParsedRequest> request = ParseRequest(test.protocol, std::string(kModel) + test.members);
+    ASSERT_TRUE(request.has_value());
+    Answer answer(*request, kOptions);
+    (void)answer.Push({"half an ans"});
+    const std::vector<AnswerEvent> events = answer.Fail({.message = "gone"});
+    ASSERT_FALSE(events.empty()) << Name(test.protocol);
+    EXPECT_EQ(events.back().name, test.event);
+    EXPECT_NE(DumpJson(events.back().data).find(test.data), std::string::npos) << DumpJson(events.back().data);
+    EXPECT_TRUE(answer.done());
+    EXPECT_TRUE(answer.End(Finish::kStop).empty());
+    EXPECT_TRUE(answer.Fail({.message = "again"}).empty());
+  }
+}
+
+TEST(Answer, OneOfSeveralChoicesSaysWhichItIs) {
+  const Parsed<ParsedRequest> request = ParseRequest(
+      Protocol::kChat, R"({"model": "DeepSeek-V4.1-Flash", "messages": [{"role": "user", "content": "hi"}]})");
+  ASSERT_TRUE(request.has_value());
+  AnswerOptions options = kOptions;
+  options.choice_index = 2;
+  Answer answer(*request, options);
+  for (const AnswerEvent& event : answer.End(Finish::kStop))
+    EXPECT_EQ(*(*event.data.Find("choices")->if_array())[0].Find("index"), Json(2));
+}
+
 TEST(CallIds, AreReproducibleDistinctAndOfTheApisForm) {
   const auto ids = SeededCallIds(5), same = SeededCallIds(5), other = SeededCallIds(6);
   std::set<std::string> seen;

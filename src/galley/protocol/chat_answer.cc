@@ -93,6 +93,10 @@ class ChatWriter : public AnswerWriter {
     Chunk(std::move(delta), Json(), Json(finish_), usage_, out);
   }
 
+  void Fail(const AnswerFailure& failure, std::vector<AnswerEvent>& out) override {
+    out.push_back(ErrorEvent(failure));
+  }
+
   [[nodiscard]] Json Response() const override {
     Json message = Json::MakeObject({{"role", "assistant"}, {"content", content_}});
     if (ShowsReasoning(request_)) message.Set("reasoning_content", reasoning_);
@@ -104,8 +108,10 @@ class ChatWriter : public AnswerWriter {
     Json logprobs;
     if (!content_logprobs_.is_null()) logprobs.Set("content", content_logprobs_);
     if (!reasoning_logprobs_.is_null()) logprobs.Set("reasoning_content", reasoning_logprobs_);
-    Json choice = Json::MakeObject(
-        {{"index", 0}, {"message", std::move(message)}, {"logprobs", std::move(logprobs)}, {"finish_reason", finish_}});
+    Json choice = Json::MakeObject({{"index", options_.choice_index},
+                                    {"message", std::move(message)},
+                                    {"logprobs", std::move(logprobs)},
+                                    {"finish_reason", finish_}});
     Json response = Json::MakeObject({{"id", options_.id},
                                       {"object", "chat.completion"},
                                       {"created", options_.created_s},
@@ -128,7 +134,7 @@ class ChatWriter : public AnswerWriter {
   }
 
   void Chunk(Json delta, Json logprobs, Json finish, Json usage, std::vector<AnswerEvent>& out) const {
-    Json choice = Json::MakeObject({{"index", 0},
+    Json choice = Json::MakeObject({{"index", options_.choice_index},
                                     {"delta", std::move(delta)},
                                     {"logprobs", std::move(logprobs)},
                                     {"finish_reason", std::move(finish)}});
@@ -177,6 +183,10 @@ class CompletionsWriter : public AnswerWriter {
     out.push_back({"", Row("", Json(), Json(finish_), usage_)});
   }
 
+  void Fail(const AnswerFailure& failure, std::vector<AnswerEvent>& out) override {
+    out.push_back(ErrorEvent(failure));
+  }
+
   [[nodiscard]] Json Response() const override { return Row(text_, logprobs_, Json(finish_), usage_); }
 
  private:
@@ -221,8 +231,10 @@ class CompletionsWriter : public AnswerWriter {
   }
 
   Json Row(std::string_view text, Json logprobs, Json finish, Json usage) const {
-    Json choice = Json::MakeObject(
-        {{"text", text}, {"index", 0}, {"logprobs", std::move(logprobs)}, {"finish_reason", std::move(finish)}});
+    Json choice = Json::MakeObject({{"text", text},
+                                    {"index", options_.choice_index},
+                                    {"logprobs", std::move(logprobs)},
+                                    {"finish_reason", std::move(finish)}});
     Json row = Json::MakeObject({{"id", options_.id},
                                  {"object", "text_completion"},
                                  {"created", options_.created_s},

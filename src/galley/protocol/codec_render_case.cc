@@ -163,6 +163,7 @@ CodecOptions OptionsOfCase(const Json& row) {
   flag("keep_call_order", codec.keep_call_order);
   flag("continue_prefill", codec.continue_prefill);
   flag("enforce_any", codec.enforce_any);
+  flag("messages_format", codec.messages_format);
   flag("refuse_stateful", codec.refuse_stateful);
   flag("keep_order", codec.render.keep_order);
   bound("thinking_max_tokens_upper_bound", codec.thinking_max_tokens);

@@ -106,14 +106,17 @@ Json RunCodecCase(const Json& row, const CodecServeOptions& options) {
   return result.Set("error", fmt::format("file `{}` is not one of render, stream, numbers, images, tokenize", file));
 }
 
-Status CodecServe(std::istream& in, std::ostream& out, const CodecServeOptions& options) {
+std::string AnswerCodecLine(std::string_view line, const CodecServeOptions& options) {
   constexpr int kCaseDepthMax = 1000;  // deeper than a request may be, so that such requests can be cases
+  const Result<Json> row = ParseJson(line, {.depth_max = kCaseDepthMax});
+  return DumpJson(row ? RunCodecCase(*row, options) : BrokenLine(line, row.error()));
+}
+
+Status CodecServe(std::istream& in, std::ostream& out, const CodecServeOptions& options) {
   std::string line;
   while (std::getline(in, line)) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const Result<Json> row = ParseJson(line, {.depth_max = kCaseDepthMax});
-    const Json result = row ? RunCodecCase(*row, options) : BrokenLine(line, row.error());
-    out << DumpJson(result) << '\n' << std::flush;
+    out << AnswerCodecLine(line, options) << '\n' << std::flush;
     if (!out) return Err(ErrorCode::kIo, "writing a result failed");
   }
   return {};

@@ -7,6 +7,8 @@
 
 #include <istream>
 #include <ostream>
+#include <string>
+#include <string_view>
 
 #include "galley/base/error.h"
 #include "galley/protocol/json.h"
@@ -22,6 +24,10 @@ struct CodecServeOptions {
 // The result of one case: {"file", "id", …} and then `expect` (render, stream) or the members of the vector that the
 // codec computes (others). A case that cannot be read gives {"file", "id", "error"}.
 [[nodiscard]] Json RunCodecCase(const Json& row, const CodecServeOptions& options);
+
+// The answer to one line, without its end. A line that is not JSON gives {"error"}, with what can be read of file and
+// id.
+[[nodiscard]] std::string AnswerCodecLine(std::string_view line, const CodecServeOptions& options);
 
 // Answers every non-empty line of `in` with one line on `out`, in order, until the end of the input. kIo when `out`
 // fails.

@@ -60,6 +60,10 @@ class MessagesWriter : public AnswerWriter {
     Add("message_stop", {}, out);
   }
 
+  void Fail(const AnswerFailure& failure, std::vector<AnswerEvent>& out) override {
+    Add("error", {{"error", Json::MakeObject({{"type", failure.messages_type}, {"message", failure.message}})}}, out);
+  }
+
   [[nodiscard]] Json Response() const override {
     Json message = Message();
     message.Set("stop_reason", stop_reason_).Set("stop_sequence", stop_sequence_);

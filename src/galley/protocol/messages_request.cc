@@ -94,7 +94,7 @@ constexpr Shape kChoice{.kind = ShapeKind::kTagged, .tag = "type", .variants = k
 constexpr Field kThinkingFields[] = {{"type", kRequired, &kThinkingTypeShape},
                                      {"budget_tokens", kOptional, &kU64Shape}};
 constexpr Shape kThinking{.kind = ShapeKind::kObject, .fields = kThinkingFields};
-constexpr Field kOutputFields[] = {{"effort", kOptional, &kEffortShape}};
+constexpr Field kOutputFields[] = {{"effort", kOptional, &kEffortShape}, {"format", kOptional, &kMapShape}};
 constexpr Shape kOutputConfig{.kind = ShapeKind::kObject, .fields = kOutputFields};
 
 constexpr Field kMessagesFields[] = {{"model", kRequired, &kStringShape},
@@ -126,6 +126,7 @@ class MessagesConverter {
     AddSystem();
     GALLEY_REFUSE_IF_ERROR(Messages());
     GALLEY_REFUSE_IF_ERROR(Choice());
+    GALLEY_REFUSE_IF_ERROR(Format());
     ContinuePrefill();
     GALLEY_REFUSE_IF_ERROR(FinishReasoning("content[].thinking", options_, request_));
     FinishRequest(request_);
@@ -175,6 +176,14 @@ class MessagesConverter {
       if (!c.thinking) c.tool_choice = ToolChoice::kRequired;
     }
     return FinishChoice(request_);
+  }
+
+  Checked Format() {
+    const Json& format = Get(Get(body_, "output_config"), "format");
+    if (format.is_null() || !options_.messages_format) return {};
+    if (Text(format, "type") != "json_schema")
+      return Refuse("output_config.format: the only supported type is json_schema");
+    return SetSchemaFormat(format, request_);
   }
 
   void ContinuePrefill() {

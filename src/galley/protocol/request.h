@@ -45,6 +45,7 @@ struct CodecOptions {
   bool keep_call_order = false;   // Responses: calls in the client's order, not sorted by call_id
   bool continue_prefill = false;  // Messages: a last assistant message is continued, not closed
   bool enforce_any = false;       // Messages: tool_choice any demands a call
+  bool messages_format = false;   // Messages: output_config.format counts
   bool refuse_stateful = false;   // Responses: previous_response_id and background are errors
 };
 
@@ -115,6 +116,10 @@ using Parsed = tl::expected<T, RequestError>;
 
 [[nodiscard]] Parsed<ParsedRequest> ParseRequest(Protocol protocol, std::string_view body,
                                                  const CodecOptions& options = {});
+// The same for a body that was read already, without duplicate keys; its size is not checked again.
+[[nodiscard]] Parsed<ParsedRequest> ConvertBody(Protocol protocol, const Json& body, const CodecOptions& options = {});
+// Reads a body as the first ParseRequest does: size, JSON, duplicate keys.
+[[nodiscard]] Parsed<Json> ReadBody(std::string_view body, const RequestLimits& limits = {});
 [[nodiscard]] Prompt RenderRequest(const ParsedRequest& request, const CodecOptions& options = {});
 
 // The output limit of a request whose prompt has `prompt_tokens` tokens in a context of `context_limit`.

@@ -334,7 +334,26 @@ Json ErrorBody(const RequestError& error) {
                                                        {"code", "invalid_request_error"}})}});
 }
 
+Parsed<Json> ReadBody(std::string_view body, const RequestLimits& limits) {
+  if (body.size() > limits.body_bytes_max)
+    return tl::unexpected<RequestError>(RequestError{
+        RequestErrorKind::kBody,
+        fmt::format("the body has {} bytes, more than the limit of {}", body.size(), limits.body_bytes_max)});
+  // A key that stands twice means different things to different readers, so such a body is not one request.
+  Result<Json> json = ParseJson(body, {.refuse_duplicates = true});
+  if (json) return std::move(*json);
+  const bool is_json = json.error().code == ErrorCode::kCorrupt;
+  return tl::unexpected<RequestError>(
+      RequestError{is_json ? RequestErrorKind::kBody : RequestErrorKind::kJson, json.error().ToString()});
+}
+
 Parsed<ParsedRequest> ParseRequest(Protocol protocol, std::string_view body, const CodecOptions& options) {
+  const Parsed<Json> json = ReadBody(body, options.limits);
+  if (!json) return tl::unexpected<RequestError>(json.error());
+  return ConvertBody(protocol, *json, options);
+}
+
+Parsed<ParsedRequest> ConvertBody(Protocol protocol, const Json& body, const CodecOptions& options) {
   struct Api {
     const Shape& (*shape)();
     Parsed<ParsedRequest> (*convert)(const Json&, const CodecOptions&);
@@ -343,22 +362,10 @@ Parsed<ParsedRequest> ParseRequest(Protocol protocol, std::string_view body, con
                                   {internal::ResponsesShape, internal::ConvertResponses},
                                   {internal::MessagesShape, internal::ConvertMessages},
                                   {internal::CompletionsShape, internal::ConvertCompletions}};
-  const auto fail = [](RequestErrorKind kind, const Error& error) {
-    return tl::unexpected<RequestError>(RequestError{kind, error.ToString()});
-  };
-  if (body.size() > options.limits.body_bytes_max)
-    return tl::unexpected<RequestError>(RequestError{
-        RequestErrorKind::kBody,
-        fmt::format("the body has {} bytes, more than the limit of {}", body.size(), options.limits.body_bytes_max)});
-  // A key that stands twice means different things to different readers, so such a body is not one request.
-  const Result<Json> json = ParseJson(body, {.refuse_duplicates = true});
-  if (!json)
-    return fail(json.error().code == ErrorCode::kCorrupt ? RequestErrorKind::kBody : RequestErrorKind::kJson,
-                json.error());
   const Api& api = kApis[static_cast<std::size_t>(protocol)];
-  if (const Status status = CheckShape(*json, api.shape()); !status)
-    return fail(RequestErrorKind::kBody, status.error());
-  Parsed<ParsedRequest> request = api.convert(*json, options);
+  if (const Status status = CheckShape(body, api.shape()); !status)
+    return tl::unexpected<RequestError>(RequestError{RequestErrorKind::kBody, status.error().ToString()});
+  Parsed<ParsedRequest> request = api.convert(body, options);
   if (request) request->protocol = protocol;
   return request;
 }

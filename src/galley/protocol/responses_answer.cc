@@ -56,6 +56,14 @@ class ResponsesWriter : public AnswerWriter {
     Add(incomplete ? "response.incomplete" : "response.completed", {{"response", Response()}}, out);
   }
 
+  void Fail(const AnswerFailure& failure, std::vector<AnswerEvent>& out) override {
+    Close(true, false, out);
+    status_ = "failed";
+    Json response = Response();
+    response.Set("error", Json::MakeObject({{"code", failure.code}, {"message", failure.message}}));
+    Add("response.failed", {{"response", std::move(response)}}, out);
+  }
+
   [[nodiscard]] Json Response() const override { return ResponseJson(status_, details_, usage_); }
 
  private:

@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "galley/base/check.h"
@@ -17,6 +18,12 @@ namespace {
 constexpr std::array<std::string_view, 4> kReasonLabels = {"stop", "length", "cancelled", "error"};
 constexpr std::array<std::string_view, 6> kStateLabels = {"waiting",  "awaiting_prefix", "prefilling",
                                                           "decoding", "preempted",       "ended"};
+
+// Rounds towards minus infinity; with nothing to divide by, every value is a window of its own.
+TimeUs FloorDiv(TimeUs value, TimeUs by) {
+  if (by <= 0) return value;
+  return value >= 0 ? value / by : -((-value + by - 1) / by);
+}
 
 }  // namespace
 
@@ -60,7 +67,7 @@ Scheduler::Scheduler(const SchedulerOptions& options)
 Scheduler::~Scheduler() {
   // Handles go back before their pools die, whatever was still running.
   retiring_.clear();
-  sequences_.clear();
+  sequences_.Clear();
 }
 
 Status Scheduler::CheckRequest(const Request& request) const {
@@ -137,8 +144,12 @@ void Scheduler::Arrive(Request request, TimeUs now) {
   record->arrival_us = now;
   const Request& kept = record->request;
   Sequence& sequence = NewSequence(*record, 0);
-  sequence.order = {
-      .virtual_arrival = now - kept.priority * options_.priority_step_us, .number = next_number_++, .branch = 0};
+  const TimeUs virtual_arrival = now - kept.priority * options_.priority_step_us;
+  sequence.order = {.window = FloorDiv(virtual_arrival, options_.priority_step_us),
+                    .deadline = kept.deadline_us > 0 ? kept.deadline_us : std::numeric_limits<TimeUs>::max(),
+                    .virtual_arrival = virtual_arrival,
+                    .number = next_number_++,
+                    .branch = 0};
   sequence.tokens = kept.prompt;
   sequence.keys = std::move(record->request.keys);
   sequence.limit = sequence.length() + kept.max_tokens;
@@ -153,18 +164,11 @@ void Scheduler::Arrive(Request request, TimeUs now) {
 }
 
 Sequence& Scheduler::NewSequence(RequestRecord& record, int branch) {
-  if (unused_.empty()) {
-    unused_.push_back(SequenceId(static_cast<int>(sequences_.size())));
-    sequences_.push_back(nullptr);
-  }
-  const SequenceId id = unused_.back();
-  unused_.pop_back();
-  sequences_[kv::Idx(id.value)] = std::make_unique<Sequence>();
-  Sequence& sequence = *sequences_[kv::Idx(id.value)];
-  sequence.id = id;
+  Sequence& sequence = sequences_.New();
   sequence.owner = &record;
+  sequence.request = record.request.id;
   sequence.branch = branch;
-  record.branches.push_back(id);
+  record.branches.push_back(sequence.id);
   return sequence;
 }
 
@@ -209,13 +213,7 @@ void Scheduler::End(Sequence& sequence, FinishReason reason, Error error) {
     ++stats_.finished;
     requests_.erase(request);
   }
-  if (sequence.steps_in_flight == 0) Recycle(sequence);
-}
-
-void Scheduler::Recycle(Sequence& sequence) {
-  const SequenceId id = sequence.id;
-  sequences_[kv::Idx(id.value)] = nullptr;
-  unused_.push_back(id);
+  if (sequence.steps_in_flight == 0) sequences_.Free(sequence);
 }
 
 void Scheduler::Enqueue(Sequence& sequence) {
@@ -310,7 +308,7 @@ void Scheduler::ClearCache() {
 }
 
 void Scheduler::ForEach(const std::function<void(const Sequence&)>& visit) const {
-  for (const auto& sequence : sequences_) {
+  for (const Sequence* sequence : sequences_.all()) {
     if (sequence != nullptr && !sequence->in<Ended>()) visit(*sequence);
   }
 }
@@ -319,7 +317,7 @@ void Scheduler::CheckInvariants() const {
   cache_.CheckInvariants();
   int held_slots = 0, decoding = 0, prefilling = 0, queued = 0, unstarted = 0;
   std::size_t timers = 0;
-  for (const auto& entry : sequences_) {
+  for (const Sequence* entry : sequences_.all()) {
     if (entry == nullptr) continue;
     const Sequence& sequence = *entry;
     CHECK(sequence.in<Ended>() == (sequence.owner == nullptr)) << StateLabel(sequence.state);

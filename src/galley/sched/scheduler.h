@@ -28,6 +28,7 @@
 #include "galley/sched/promise_board.h"
 #include "galley/sched/request.h"
 #include "galley/sched/sequence.h"
+#include "galley/sched/sequence_pool.h"
 #include "galley/sched/step_plan.h"
 #include "galley/sched/vote.h"
 
@@ -104,7 +105,7 @@ class Scheduler {
   [[nodiscard]] static bool ReadyToDecode(const Sequence& sequence);
   // A live sequence, or null.
   [[nodiscard]] const Sequence* Find(SequenceId id) const {
-    const Sequence* sequence = sequences_[kv::Idx(id.value)].get();
+    const Sequence* sequence = sequences_.Find(id);
     return sequence == nullptr || sequence->in<Ended>() ? nullptr : sequence;
   }
   // Every live sequence, in no particular order. For tests and the simulator.
@@ -142,7 +143,6 @@ class Scheduler {
   void Refuse(RequestId request, Error error);
   Sequence& NewSequence(RequestRecord& record, int branch);
   void End(Sequence& sequence, FinishReason reason, Error error = {});
-  void Recycle(Sequence& sequence);
   void Enqueue(Sequence& sequence);
   void Dequeue(Sequence& sequence);
   void Expire(TimeUs now);
@@ -152,7 +152,7 @@ class Scheduler {
   void Release(Held held, kv::SnapshotRef pin = {});
   void Retire(StepId step);
   [[nodiscard]] StepId ReleaseStep() const;
-  [[nodiscard]] Sequence& Get(SequenceId id) { return *sequences_[kv::Idx(id.value)]; }
+  [[nodiscard]] Sequence& Get(SequenceId id) { return *sequences_.Find(id); }
 
   // scheduler_admit.cc: admission, sharing, preemption
   [[nodiscard]] Sequence* AdmitNext(TimeUs now);
@@ -162,7 +162,13 @@ class Scheduler {
   void WakeAll(const std::vector<SequenceId>& waiters);
   [[nodiscard]] bool FindsBlocks(const Sequence& sequence) const;
   [[nodiscard]] bool HasRoom(const Sequence& sequence, int hits) const;
-  [[nodiscard]] kv::PrefillPlan MakePlan(Sequence& sequence, int hits) const;
+  // Of a first admission also what the sequence is to record. Gives up blocks of the hit that do not fit.
+  struct Start {
+    std::optional<kv::RecordedStart> record;
+    kv::PrefillPlan plan;
+  };
+  [[nodiscard]] Start MakeStart(const Sequence& sequence, std::vector<kv::BlockRef>& hit) const;
+  [[nodiscard]] kv::PromptFacts Facts(const Sequence& sequence, std::span<const kv::BlockRef> hit) const;
   void StartPrefill(Sequence& sequence, std::vector<kv::BlockRef> table, int hits, kv::PrefillPlan plan);
   void Restore(Sequence& sequence, const Held& held, const kv::PrefillPlan& plan, int hits);
   void ReportStart(Sequence& sequence, const kv::PrefillPlan& plan, kv::HitLimit limit, TimeUs now);
@@ -204,8 +210,7 @@ class Scheduler {
   PromiseBoard promises_;
 
   std::unordered_map<RequestId, std::unique_ptr<RequestRecord>> requests_;
-  std::vector<std::unique_ptr<Sequence>> sequences_;  // by SequenceId
-  std::vector<SequenceId> unused_;
+  SequencePool sequences_;
   std::set<std::pair<OrderKey, SequenceId>> queue_;  // Waiting, and Preempted that may resume
   std::set<std::tuple<TimeUs, SequenceId, TimerKind>> timers_;
   std::vector<Sequence*> decoding_;

@@ -56,6 +56,7 @@ Scheduler::Admission Scheduler::TryAdmit(Sequence& sequence, TimeUs now) {
   } else {
     hit.limit = sequence.owner->request.use_cache ? kv::HitLimit::kPromptLogprobs : kv::HitLimit::kOptOut;
   }
+  Start start = MakeStart(sequence, hit.blocks);
   const int hits = static_cast<int>(hit.blocks.size());
   const int blocks = static_cast<int>(CeilDiv<Position>(sequence.length(), kv::kBlockTokens));
   // A probe trusts the tokens behind its hint; the lookup compares them and may have found less.
@@ -65,9 +66,9 @@ Scheduler::Admission Scheduler::TryAdmit(Sequence& sequence, TimeUs now) {
     return Admission::kBlocked;
   }
   Dequeue(sequence);
-  kv::PrefillPlan plan = MakePlan(sequence, hits);
-  ReportStart(sequence, plan, hit.limit, now);
-  StartPrefill(sequence, std::move(hit.blocks), hits, std::move(plan));
+  if (start.record) sequence.start = std::move(start.record);
+  ReportStart(sequence, start.plan, hit.limit, now);
+  StartPrefill(sequence, std::move(hit.blocks), hits, std::move(start.plan));
   return Admission::kAdmitted;
 }
 
@@ -123,26 +124,44 @@ void Scheduler::WakeAll(const std::vector<SequenceId>& waiters) {
   }
 }
 
-kv::PrefillPlan Scheduler::MakePlan(Sequence& sequence, int hits) const {
+kv::PromptFacts Scheduler::Facts(const Sequence& sequence, std::span<const kv::BlockRef> hit) const {
   const Request& request = sequence.owner->request;
-  const bool again = request.prompt_logprobs && sequence.generated() == 0;
-  if (sequence.start && !again) {
-    return kv::PlanResume(options_.replay, *sequence.start, sequence.length(), Position{hits} * kv::kBlockTokens);
-  }
-  kv::PromptFacts facts{
-      .length = sequence.length(), .hit = Position{hits} * kv::kBlockTokens, .all_rows = request.prompt_logprobs};
+  kv::PromptFacts facts{.length = sequence.length(),
+                        .hit = static_cast<Position>(hit.size()) * kv::kBlockTokens,
+                        .all_rows = request.prompt_logprobs,
+                        .found = kv::LineageOf(cache_, hit)};
   for (const Position point : request.snapshot_points) {
     if (snapshots_.total() == 0 || facts.length - point > options_.replay.window) continue;
     facts.save_at = point;
     break;
   }
+  return facts;
+}
+
+Scheduler::Start Scheduler::MakeStart(const Sequence& sequence, std::vector<kv::BlockRef>& hit) const {
+  const bool again = sequence.owner->request.prompt_logprobs && sequence.generated() == 0;
+  if (sequence.start && !again) {
+    // The same tokens computed by others, from another start, are not the same bytes.
+    kv::ReleaseTail(hit, kv::Idx(kv::CountOfLineage(cache_, hit, sequence.start->lineage)));
+    const Position found = static_cast<Position>(hit.size()) * kv::kBlockTokens;
+    return {.record = {}, .plan = kv::PlanResume(options_.replay, *sequence.start, sequence.length(), found)};
+  }
+  kv::PromptFacts facts = Facts(sequence, hit);
   if (FindsBlocks(sequence) && snapshots_.ready() > 0) {
     const Position without = kv::PlanStart(options_.replay, facts).passes.front().begin;
-    facts.snapshot = snapshots_.Find(sequence.keys, sequence.tokens, hits, std::max<Position>(1, without));
-    if (facts.snapshot && !kv::SnapshotPays(options_.replay, facts)) facts.snapshot.reset();
+    const auto found =
+        snapshots_.Find(sequence.keys, sequence.tokens, static_cast<int>(hit.size()), std::max<Position>(1, without));
+    const int own = found ? kv::CountOfLineage(cache_, hit, found->lineage) : 0;
+    if (found && own >= found->position / kv::kBlockTokens) {
+      kv::PromptFacts restored = Facts(sequence, std::span(hit).first(kv::Idx(own)));
+      restored.snapshot = found;
+      if (kv::SnapshotPays(options_.replay, restored)) {
+        kv::ReleaseTail(hit, kv::Idx(own));
+        facts = std::move(restored);
+      }
+    }
   }
-  sequence.start = kv::RecordStart(options_.replay, facts);
-  return kv::PlanStart(options_.replay, facts);
+  return {.record = kv::RecordStart(options_.replay, facts), .plan = kv::PlanStart(options_.replay, facts)};
 }
 
 void Scheduler::ReportStart(Sequence& sequence, const kv::PrefillPlan& plan, kv::HitLimit limit, TimeUs now) {
@@ -192,7 +211,9 @@ void Scheduler::StartPrefill(Sequence& sequence, std::vector<kv::BlockRef> table
   }
   if (plan.restored > 0) Restore(sequence, held, plan, hits);
   const Position next = plan.passes.front().begin;
-  sequence.state = Prefilling{.held = std::move(held), .plan = std::move(plan), .pass = 0, .next = next};
+  sequence.state =
+      Prefilling{.held = std::move(held),
+                 .work = std::make_unique<PrefillWork>(PrefillWork{.plan = std::move(plan), .pass = 0, .next = next})};
   sequence.place = static_cast<int>(prefilling_.size());
   prefilling_.push_back(&sequence);
 }

@@ -43,16 +43,26 @@ bool Scheduler::ReadyToDecode(const Sequence& sequence) {
 void Scheduler::PlanDecode(StepPlan& plan) {
   ready_.clear();
   needy_.clear();
+  const auto capacity = static_cast<std::size_t>(options_.decode_capacity());
+  // Where neither rows nor blocks can run short, one walk does: rows go into the plan as they are met. A step adds
+  // fewer rows to a sequence than a block holds, so nobody lacks more than two.
+  const bool roomy =
+      decoding_.size() <= capacity && static_cast<std::size_t>(cache_.available()) >= 2 * decoding_.size();
   int missing = 0;
   for (std::size_t i = 0; i < decoding_.size(); ++i) {
     if (i + kPrefetchDistance < decoding_.size()) Prefetch(decoding_[i + kPrefetchDistance]);
     Sequence* const sequence = decoding_[i];
     if (!ReadyToDecode(*sequence)) continue;
     const int blocks = MissingBlocks(*sequence);
-    (blocks == 0 ? ready_ : needy_).push_back(sequence);
     missing += blocks;
+    if (blocks == 0 && roomy) {
+      AddDecodeRows(plan, *sequence);
+    } else {
+      (blocks == 0 ? ready_ : needy_).push_back(sequence);
+    }
   }
   if (missing > cache_.available()) {
+    CHECK(!roomy) << missing << " blocks are missing";
     Ration(plan);
   } else {
     for (Sequence* const sequence : needy_) {
@@ -60,7 +70,6 @@ void Scheduler::PlanDecode(StepPlan& plan) {
       ready_.push_back(sequence);
     }
   }
-  const auto capacity = static_cast<std::size_t>(options_.decode_capacity());
   if (ready_.size() > capacity) {
     // Turns: whoever was planned longest ago comes first.
     std::ranges::sort(ready_, [](const Sequence* a, const Sequence* b) {
@@ -106,7 +115,7 @@ void Scheduler::AddDecodeRows(StepPlan& plan, Sequence& sequence) {
   const int rows = static_cast<int>(std::min<Position>(1 + options_.drafts, row_limit - begin));
   SendTable(plan, held);
   plan.decode.push_back({.sequence = sequence.id,
-                         .request = sequence.owner->request.id,
+                         .request = sequence.request,
                          .branch = sequence.branch,
                          .slot = held.slot.id(),
                          .begin = begin,
@@ -153,7 +162,7 @@ Scheduler::PrefillBudget Scheduler::BudgetPrefill(const StepPlan& plan) const {
 
 // Rows that the sequence's next chunk, which has `taken` already, can grow by within the budget, which is charged.
 int Scheduler::Take(const Sequence& sequence, int taken, PrefillBudget& budget) const {
-  const auto& state = std::get<Prefilling>(sequence.state);
+  const PrefillWork& state = *std::get<Prefilling>(sequence.state).work;
   const kv::PrefillPass& pass = state.current();
   Position end = pass.end;
   if (state.in_last_pass()) {
@@ -195,7 +204,7 @@ void Scheduler::PlanPrefill(StepPlan& plan, TimeUs now) {
       grants_, [](const Grant& a, const Grant& b) { return a.sequence->order < b.sequence->order; });
   std::iter_swap(grants_.begin(), oldest);
   const auto rows_left = [](const Grant& grant) {
-    const auto& state = std::get<Prefilling>(grant.sequence->state);
+    const PrefillWork& state = *std::get<Prefilling>(grant.sequence->state).work;
     return state.plan.passes.back().end - state.next;
   };
   std::sort(grants_.begin() + 1, grants_.end(), [&](const Grant& a, const Grant& b) {
@@ -220,15 +229,16 @@ void Scheduler::PlanPrefill(StepPlan& plan, TimeUs now) {
 }
 
 void Scheduler::AddPrefillRows(StepPlan& plan, Sequence& sequence, int rows) {
-  auto& state = std::get<Prefilling>(sequence.state);
+  PrefillWork& state = *std::get<Prefilling>(sequence.state).work;
+  Held& held = *sequence.held();
   const kv::PrefillPass& pass = state.current();
   const Position begin = state.next, end = state.next + rows;
-  SendTable(plan, state.held);
+  SendTable(plan, held);
   const bool last = state.in_last_pass() && end == pass.end;
   plan.prefill.push_back({.sequence = sequence.id,
-                          .request = sequence.owner->request.id,
+                          .request = sequence.request,
                           .branch = sequence.branch,
-                          .slot = state.held.slot.id(),
+                          .slot = held.slot.id(),
                           .begin = begin,
                           .rows = rows,
                           .row_limit = pass.end,
@@ -338,7 +348,8 @@ void Scheduler::SaveSnapshot(Sequence& sequence, Position position) {
   const kv::SnapshotPoint point{
       .position = position,
       .restart_from = std::max(held.restart_from, position - options_.replay.snapshot_depth()),
-      .encoder_floor = held.encoder_floor};
+      .encoder_floor = held.encoder_floor,
+      .lineage = sequence.start->lineage};
   if (position < 1 || point.restart_from > position || !request.use_cache) return;
   // Steps in flight go on writing rows behind the position before the copy is made, and may write one more than the
   // rings can take back: the newest token's own.

@@ -30,6 +30,9 @@ void Scheduler::Advance(const StepDone& done) {
     if (i + kPrefetchDistance < plan.decode.size()) {
       Prefetch(&Get(plan.decode[i + kPrefetchDistance].sequence));
     }
+    if (i + kPrefetchTokensDistance < plan.decode.size()) {
+      PrefetchTokens(&Get(plan.decode[i + kPrefetchTokensDistance].sequence));
+    }
     const SequenceRows& rows = plan.decode[i];
     LeaveFlight(rows, plan);
     Append(done.draws[kv::Idx(rows.first_draw)], done.token_ids);
@@ -65,10 +68,10 @@ void Scheduler::LeaveFlight(const SequenceRows& rows, const StepPlan& plan) {
 
 // A sequence that has left a step: its place may be free now, or it may resume.
 void Scheduler::Settle(SequenceId id) {
-  Sequence* const sequence = sequences_[kv::Idx(id.value)].get();
+  Sequence* const sequence = sequences_.Find(id);
   if (sequence == nullptr || sequence->steps_in_flight > 0) return;
   if (sequence->in<Ended>()) {
-    Recycle(*sequence);
+    sequences_.Free(*sequence);
   } else if (sequence->in<Preempted>()) {
     Enqueue(*sequence);
   }
@@ -80,7 +83,7 @@ void Scheduler::Append(const DrawResult& draw, const std::vector<TokenId>& token
   if (!sequence.in<Ended>()) {
     const int count = static_cast<int>(std::min<Position>(draw.count, sequence.limit - sequence.length()));
     const auto first = token_ids.begin() + draw.first;
-    outputs_.tokens.push_back({.request = sequence.owner->request.id,
+    outputs_.tokens.push_back({.request = sequence.request,
                                .branch = sequence.branch,
                                .first = static_cast<int>(outputs_.token_ids.size()),
                                .count = count});
@@ -104,9 +107,8 @@ void Scheduler::Append(const DrawResult& draw, const std::vector<TokenId>& token
 
 // Shares the blocks that have become full. One whose key is taken stays private, and so does what follows it.
 void Scheduler::Publish(Sequence& sequence, Held& held) {
-  if (!sequence.owner->request.use_cache) return;
   const int full = static_cast<int>(held.computed / kv::kBlockTokens);
-  if (held.published >= full) return;
+  if (held.published >= full || !sequence.owner->request.use_cache) return;
   EnsureKeys(sequence, full);
   const std::span<const TokenId> tokens(sequence.tokens);
   for (; held.published < full; ++held.published) {
@@ -114,7 +116,8 @@ void Scheduler::Publish(Sequence& sequence, Held& held) {
     const BlockId parent = block == 0 ? BlockId() : held.table[static_cast<std::size_t>(block) - 1].id();
     const auto begin = static_cast<std::size_t>(block) * kv::kBlockTokens;
     (void)cache_.Publish(held.table[kv::Idx(block)].id(), sequence.keys.blocks[kv::Idx(block)], parent,
-                         sequence.keys.parent(block), tokens.subspan(begin, kv::kBlockTokens));
+                         sequence.keys.parent(block), tokens.subspan(begin, kv::kBlockTokens),
+                         kv::OriginAt(sequence.start->lineage, Position{block} * kv::kBlockTokens));
     WakeAll(promises_.Settle(sequence.keys.blocks[kv::Idx(block)], sequence.id));
     held.promised_from = std::max(held.promised_from, std::min(block + 1, held.promised_to));
   }

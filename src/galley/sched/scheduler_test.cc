@@ -134,6 +134,33 @@ TEST(Scheduler, HigherPriorityGoesFirstButNobodyIsOvertakenForEver) {
   EXPECT_EQ(order, (std::vector<std::int64_t>{0, 2, 1, 3}));
 }
 
+TEST(Scheduler, EarliestDeadlineGoesFirstWithinAPriority) {
+  SchedulerOptions options = TestOptions();
+  options.slots = 1;
+  options.priority_step_us = 10'000'000;
+  TestRank rank(options);
+  rank.now = 20'000'000;  // the begin of a window
+  rank.Submit(0, TestPrompt(10, 0, 0), 4);
+  rank.Step();
+  const auto submit = [&](std::int64_t id, TimeUs deadline, int priority = 0) {
+    Request request = TestRank::Make(id, TestPrompt(10, 0, id), 1);
+    if (deadline > 0) request.deadline_us = rank.now + deadline;
+    request.priority = priority;
+    rank.Submit(std::move(request));
+  };
+  submit(1, 0);
+  submit(2, 9'000'000);
+  submit(3, 0);
+  submit(4, 5'000'000);
+  submit(5, 3'000'000, -1);  // a level lower: behind all others, whatever its deadline
+  submit(6, 7'000'000);
+  submit(7, 0, 1);  // a level higher: before them
+  rank.RunAll();
+  std::vector<std::int64_t> order;
+  for (const Finished& event : rank.finished) order.push_back(event.request.value);
+  EXPECT_EQ(order, (std::vector<std::int64_t>{0, 7, 4, 6, 2, 1, 3, 5}));
+}
+
 TEST(Scheduler, WaitsAndDeadlinesRunOut) {
   SchedulerOptions options = TestOptions();
   options.slots = 1;
@@ -191,6 +218,25 @@ TEST(Scheduler, RefusalsNameValueAndLimit) {
   EXPECT_EQ(rank->stats().refused, 7);
   EXPECT_EQ(rank.finished.size(), 9u);
   rank.ExpectAllFree();
+}
+
+// Prompt tokens that wait are bounded too, but one request may always wait.
+TEST(Scheduler, AQueueOfTooManyTokensRefuses) {
+  SchedulerOptions options = TestOptions();
+  options.slots = 1;
+  options.queue_tokens_max = 500;
+  TestRank rank(options);
+  rank.Submit(0, TestPrompt(10, 0, 0), 50);
+  rank.Step();
+  rank.Submit(1, TestPrompt(600, 0, 1), 1);
+  EXPECT_TRUE(rank.finished.empty());
+  rank.Submit(2, TestPrompt(10, 0, 2), 1);
+  ASSERT_EQ(rank.finished.size(), 1u);
+  EXPECT_EQ(rank.finished[0].error.message,
+            "600 prompt tokens are waiting and 10 more exceed the limit of 500; try again "
+            "later");
+  rank.RunAll();
+  EXPECT_EQ(rank.finished.size(), 3u);
 }
 
 TEST(Scheduler, OptionsAreValidated) {

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <variant>
 #include <vector>
@@ -17,8 +19,11 @@
 
 namespace galley::sched {
 
-// Order of service: smaller first. Fixed at arrival, so nobody can be overtaken for ever.
+// Order of service: smaller first. Fixed at arrival, and later windows come after earlier ones, so nobody can be
+// overtaken for ever. Within a window, which is what one priority level is worth, the earliest deadline comes first.
 struct OrderKey {
+  TimeUs window = 0;           // of the virtual arrival
+  TimeUs deadline = 0;         // without one: after all that have one
   TimeUs virtual_arrival = 0;  // arrival less what the priority is worth
   std::int64_t number = 0;     // of the request, by arrival
   int branch = 0;
@@ -47,14 +52,17 @@ struct AwaitingPrefix {
   TimeUs expires_us = 0;
   Position owner_computed = 0;  // the other one's progress when the wait began or was last renewed
 };
-struct Prefilling {
-  Held held;
+struct PrefillWork {
   kv::PrefillPlan plan;
   std::size_t pass = 0;  // in plan.passes
   Position next = 0;     // next row to plan
 
   [[nodiscard]] const kv::PrefillPass& current() const { return plan.passes[pass]; }
   [[nodiscard]] bool in_last_pass() const { return pass + 1 == plan.passes.size(); }
+};
+struct Prefilling {
+  Held held;
+  std::unique_ptr<PrefillWork> work;  // never null; apart, so that the other states are not made larger by it
 };
 struct Decoding {
   Held held;
@@ -74,31 +82,34 @@ struct RequestRecord {
   bool started = false;              // Started is out
 };
 
-struct Sequence {
+// A step reads and writes the first kHotBytes of every decoding sequence and nothing behind them: planning time is
+// mostly the wait for these lines once the sequences exceed a processor's near caches.
+struct alignas(64) Sequence {
   SequenceId id;
-  RequestRecord* owner = nullptr;  // null once ended
   int branch = 0;
-  OrderKey order;
-  std::vector<TokenId> tokens;  // prompt and committed output
-  kv::KeyChain keys;            // of full blocks of tokens, as far as they were needed
-  Position limit = 0;           // tokens at which max_tokens ends it
-  State state;
-
-  std::optional<kv::RecordedStart> start;  // from the first admission on
-  bool no_share = false;                   // a wait for another's block ran out
-  int known_hits = 0;                      // hint for BlockCache::Probe
-
+  RequestId request;
   // Rows and copies of this sequence in flight or waiting for the next plan, by step, and the fewest and most tokens
   // they can add.
   int steps_in_flight = 0;
   int pending_least = 0;
   int pending_most = 0;
-
+  int place = -1;  // in the list of running sequences of its state
   StepId last_planned = -1;
-  int place = -1;                        // in the list of running sequences of its state
-  std::optional<TimeUs> wait_timer;      // first row due
-  std::optional<TimeUs> deadline_timer;  // end due
-  std::optional<TimeUs> share_timer;     // look again at an AwaitingPrefix
+  Position limit = 0;           // tokens at which max_tokens ends it
+  std::vector<TokenId> tokens;  // prompt and committed output
+  State state;
+
+  RequestRecord* owner = nullptr;  // null once ended
+  OrderKey order;
+  kv::KeyChain keys;                       // of full blocks of tokens, as far as they were needed
+  std::optional<kv::RecordedStart> start;  // from the first admission on
+  bool no_share = false;                   // a wait for another's block ran out
+  int known_hits = 0;                      // hint for BlockCache::Probe
+  std::optional<TimeUs> wait_timer;        // first row due
+  std::optional<TimeUs> deadline_timer;    // end due
+  std::optional<TimeUs> share_timer;       // look again at an AwaitingPrefix
+
+  static constexpr std::size_t kHotBytes = 192;
 
   [[nodiscard]] Position length() const { return static_cast<Position>(tokens.size()); }
   [[nodiscard]] Position generated() const { return length() - static_cast<Position>(owner->request.prompt.size()); }
@@ -115,14 +126,20 @@ struct Sequence {
   [[nodiscard]] const Held* held() const { return const_cast<Sequence*>(this)->held(); }
 };
 
-// Asks for the sequence's cache lines. A step walks over all running sequences, more than a processor's near caches
-// hold, and planning time is mostly the wait for them.
+static_assert(offsetof(Sequence, owner) <= Sequence::kHotBytes, "what a step touches must stay together");
+
+// Asks for the cache lines of a sequence that a step touches, some sequences before it is its turn.
 inline void Prefetch(const Sequence* sequence) {
-  for (std::size_t offset = 0; offset < sizeof(Sequence); offset += 64) {
+  for (std::size_t offset = 0; offset < Sequence::kHotBytes; offset += 64) {
     __builtin_prefetch(reinterpret_cast<const char*>(sequence) + offset, 1);
   }
 }
-inline constexpr std::size_t kPrefetchDistance = 4;  // sequences ahead
+// The same for the place of the next token; reads the sequence, so it goes behind Prefetch.
+inline void PrefetchTokens(const Sequence* sequence) {
+  __builtin_prefetch(sequence->tokens.data() + sequence->tokens.size(), 1);
+}
+inline constexpr std::size_t kPrefetchDistance = 8;        // sequences ahead
+inline constexpr std::size_t kPrefetchTokensDistance = 4;  // less, because it waits for the sequence
 
 [[nodiscard]] std::string_view StateLabel(const State& state);
 

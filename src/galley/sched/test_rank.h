@@ -109,7 +109,7 @@ class TestRank {
   [[nodiscard]] std::string StateOf(std::int64_t id, int branch = 0) const {
     std::string label = "none";
     scheduler_->ForEach([&](const Sequence& sequence) {
-      if (sequence.owner->request.id == RequestId(id) && sequence.branch == branch) label = StateLabel(sequence.state);
+      if (sequence.request == RequestId(id) && sequence.branch == branch) label = StateLabel(sequence.state);
     });
     return label;
   }

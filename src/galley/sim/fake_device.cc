@@ -41,6 +41,7 @@ FakeDevice::FakeDevice(const sched::SchedulerOptions& options, double acceptance
       seed_(seed),
       complain_(std::move(complain)),
       history_(static_cast<std::size_t>(options.blocks) * kBlockTokens),
+      flavours_(history_.size()),
       slots_(static_cast<std::size_t>(options.slots)),
       snapshots_(static_cast<std::size_t>(options.snapshots)) {
   const kv::ReplaySpec& replay = options.replay;
@@ -87,12 +88,16 @@ sched::StepDone FakeDevice::Run(const sched::StepPlan& plan, const sched::Schedu
 
 void FakeDevice::Apply(const sched::StateOp& op) {
   const auto block = [&](BlockId id) { return history_.begin() + std::ptrdiff_t{id.value} * kBlockTokens; };
+  const auto flavours = [&](BlockId id) { return flavours_.begin() + std::ptrdiff_t{id.value} * kBlockTokens; };
   const auto slot = [&](SlotId id) -> Slot& { return slots_[static_cast<std::size_t>(id.value)]; };
   using Kind = sched::StateOp::Kind;
   if (op.kind == Kind::kFork) {
     slot(op.to).encoder = slot(op.from).encoder;
     slot(op.to).decoder = slot(op.from).decoder;
-    if (op.to_block.valid()) std::copy_n(block(op.from_block), kBlockTokens, block(op.to_block));
+    if (op.to_block.valid()) {
+      std::copy_n(block(op.from_block), kBlockTokens, block(op.to_block));
+      std::copy_n(flavours(op.from_block), kBlockTokens, flavours(op.to_block));
+    }
     return;
   }
   Snapshot& snapshot = snapshots_[static_cast<std::size_t>(op.snapshot.value)];
@@ -100,25 +105,49 @@ void FakeDevice::Apply(const sched::StateOp& op) {
     snapshot.encoder = slot(op.from).encoder;
     snapshot.decoder = slot(op.from).decoder;
     snapshot.has_partial = op.from_block.valid();
-    if (snapshot.has_partial) snapshot.partial.assign(block(op.from_block), block(op.from_block) + kBlockTokens);
+    if (snapshot.has_partial) {
+      snapshot.partial.assign(block(op.from_block), block(op.from_block) + kBlockTokens);
+      snapshot.partial_flavours.assign(flavours(op.from_block), flavours(op.from_block) + kBlockTokens);
+    }
     return;
   }
   slot(op.to).encoder = snapshot.encoder;
   slot(op.to).decoder = snapshot.decoder;
   if (!op.to_block.valid()) return;
   if (!snapshot.has_partial) complain_("restores a partial block that was not saved");
-  if (snapshot.has_partial) std::ranges::copy(snapshot.partial, block(op.to_block));
+  if (!snapshot.has_partial) return;
+  std::ranges::copy(snapshot.partial, block(op.to_block));
+  std::ranges::copy(snapshot.partial_flavours, flavours(op.to_block));
 }
 
 std::uint64_t* FakeDevice::Entry(const sched::SequenceRows& rows, Position position) {
+  const std::optional<std::size_t> place = Place(rows, position);
+  return place ? &history_[*place] : nullptr;
+}
+
+std::optional<std::size_t> FakeDevice::Place(const sched::SequenceRows& rows, Position position) {
   const auto& table = slots_[static_cast<std::size_t>(rows.slot.value)].table;
   const auto index = static_cast<std::size_t>(position / kBlockTokens);
   if (index >= table.size()) {
     complain_(fmt::format("sequence {} has no block for position {}", rows.sequence.value, position));
-    return nullptr;
+    return std::nullopt;
   }
-  return &history_[static_cast<std::size_t>(table[index].value) * kBlockTokens +
-                   static_cast<std::size_t>(position % kBlockTokens)];
+  return static_cast<std::size_t>(table[index].value) * kBlockTokens +
+         static_cast<std::size_t>(position % kBlockTokens);
+}
+
+void FakeDevice::Flavour(const sched::SequenceRows& rows, const kv::RecordedStart& start, Position position) {
+  const std::optional<std::size_t> before = position > 0 ? Place(rows, position - 1) : std::nullopt;
+  const std::optional<std::size_t> place = Place(rows, position);
+  if (!place) return;
+  const auto begin = static_cast<std::uint64_t>(kv::OriginAt(start.lineage, position).begin);
+  const std::uint64_t flavour = MixBits((before ? flavours_[*before] : 0) ^ MixBits(begin + 1));
+  if (position >= rows.write_from) {
+    flavours_[*place] = flavour;
+  } else if (flavours_[*place] != flavour) {
+    complain_(fmt::format("row {} of sequence {} replays over history of other runs than recorded", position,
+                          rows.sequence.value));
+  }
 }
 
 void FakeDevice::Store(Ring& ring, Position position, std::uint64_t entry) {
@@ -153,7 +182,9 @@ std::uint64_t FakeDevice::RunRow(const sched::SequenceRows& rows, const sched::S
 
   if (position == rows.encoder_floor) {
     // The recorded start is right by definition; any other restart needs rows to warm up.
-    const bool recorded = position == 0 || (position == start.replay_start && start.kind == kv::StartKind::kBounded);
+    const bool recorded = position == 0 || std::ranges::any_of(start.lineage, [position](const kv::Origin& origin) {
+                            return origin.begin == position;
+                          });
     slot.encoder.exact_from = recorded ? position : position + replay.exact_warm_rows();
   }
   CheckWindow(slot.encoder, rows, position, rows.encoder_floor, "encoder");
@@ -174,6 +205,7 @@ std::uint64_t FakeDevice::RunRow(const sched::SequenceRows& rows, const sched::S
   }
   std::uint64_t* const place = Entry(rows, position);
   if (place == nullptr) return entry;
+  Flavour(rows, start, position);
   if (position < rows.write_from) {
     if (*place != entry) complain_(fmt::format("replayed row {} finds another prefix in its block", position));
     return entry;
@@ -194,6 +226,13 @@ void FakeDevice::RunPrefill(const sched::SequenceRows& rows, const sched::StepPl
     entry = RunRow(rows, sequence, position, sequence.tokens[static_cast<std::size_t>(position)]);
   }
   if (rows.draws == 0) return;
+  const auto prompt = static_cast<Position>(sequence.owner->request.prompt.size());
+  if (const std::optional<std::size_t> place = Place(rows, prompt - 1)) {
+    const auto [first, fresh] = prompt_flavours_.emplace(rows.request, flavours_[*place]);
+    if (first->second != flavours_[*place]) {
+      complain_(fmt::format("sequence {} resumes with history of other runs than it began with", rows.sequence.value));
+    }
+  }
   const Slot& slot = slots_[static_cast<std::size_t>(rows.slot.value)];
   const Position exact_from = options_.replay.truncates() ? slot.decoder.exact_from : slot.encoder.exact_from;
   if (rows.end() - 1 < exact_from) {

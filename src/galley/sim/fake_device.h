@@ -3,11 +3,13 @@
 // of a position a hash of all tokens up to it, read through the block table, and its tokens a hash of that entry, so a
 // row that reads a wrong, stale or foreign block yields wrong tokens and is reported at once. Slots keep, for each ring
 // row, which position it holds, so reading window rows that were never computed, were overwritten or are not yet exact
-// is reported too. Owned by one simulated rank.
+// is reported too. Beside each entry lies its flavour, a hash of where the runs began that computed it and all before
+// it: what a bounded replay makes different although the tokens are the same. Owned by one simulated rank.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -63,7 +65,7 @@ class FakeDevice {
   };
   struct Snapshot {
     Ring encoder, decoder;
-    std::vector<std::uint64_t> partial;
+    std::vector<std::uint64_t> partial, partial_flavours;
     bool has_partial = false;
   };
   struct Live {  // what a device keeps of a decoding sequence
@@ -83,6 +85,10 @@ class FakeDevice {
   void CheckWindow(const Ring& ring, const sched::SequenceRows& rows, Position position, Position floor,
                    const char* name);
   void Store(Ring& ring, Position position, std::uint64_t entry);
+  // Checks the flavour of a replayed row, stores that of a row that writes history.
+  void Flavour(const sched::SequenceRows& rows, const kv::RecordedStart& start, Position position);
+  // Index in history_; nothing when the table is too short.
+  [[nodiscard]] std::optional<std::size_t> Place(const sched::SequenceRows& rows, Position position);
   [[nodiscard]] std::uint64_t* Entry(const sched::SequenceRows& rows, Position position);
   [[nodiscard]] double Uniform();
 
@@ -91,8 +97,10 @@ class FakeDevice {
   std::uint64_t seed_;
   std::uint64_t draws_ = 0;
   Complain complain_;
-  const sched::Scheduler* scheduler_ = nullptr;  // during Run
-  std::vector<std::uint64_t> history_;           // [block][kBlockTokens]
+  const sched::Scheduler* scheduler_ = nullptr;                   // during Run
+  std::vector<std::uint64_t> history_;                            // [block][kBlockTokens]
+  std::vector<std::uint64_t> flavours_;                           // of history_
+  std::unordered_map<RequestId, std::uint64_t> prompt_flavours_;  // at its last token, when first drawn from
   std::vector<Slot> slots_;
   std::vector<Snapshot> snapshots_;
   std::unordered_map<sched::SequenceId, Live> live_;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,14 @@ struct SimOptions {
   int ranks = 1;                        // 1 to 64
   std::int64_t steps_per_world = 2000;  // then everything drains and another random configuration begins
   int violations_max = 20;              // stop when so many were found
+  std::int64_t corrupt_step =
+      0;  // tests of the checks: in this step of a world a drawn token changes on its way; 0: never
+  // Called every few hundred steps with those done so far; false ends the run. Has no influence on it otherwise.
+  std::function<bool(std::int64_t steps)> on_progress = {};
 };
+
+// The command that repeats a run with these options exactly.
+[[nodiscard]] std::string ReplayCommand(const SimOptions& options);
 
 struct SimReport {
   std::int64_t steps = 0;
@@ -34,8 +42,12 @@ struct SimReport {
   std::int64_t rows = 0;
   std::int64_t decode_waits_longest = 0;
   std::uint64_t digest = 0;  // of every plan and every output: equal runs have equal digests
+  bool stopped = false;      // by on_progress
   std::vector<std::string> violations;
 
+  // Sums; the longest wait; a digest of both digests; the other's violations after one's own.
+  void Add(const SimReport& other);
+  // A table, one line for each group of figures, and one for each violation.
   [[nodiscard]] std::string ToString() const;
 };
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <vector>
 
 #include "galley/sim/fake_device.h"
 
@@ -18,8 +19,8 @@ SimReport Simulated(const SimOptions& options) {
   return std::move(*report);
 }
 
-// K2, K25: whatever is shared, no output shows another session's history or a window that was not rebuilt.
-TEST(Simulator, K2_K25_FixedSeedsReachEveryMechanism) {
+// K2, K21, K25: whatever is shared, no output shows another session's history or a window that was not rebuilt.
+TEST(Simulator, K2_K21_K25_FixedSeedsReachEveryMechanism) {
   SimReport sum;
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     const SimReport report = Simulated({.seed = seed, .steps = 3000, .ranks = 1, .steps_per_world = 500});
@@ -55,10 +56,17 @@ TEST(Simulator, SeveralRanksWithVotes) {
   }
 }
 
-TEST(Simulator, AFreshSeedEveryTime) {
-  const std::uint64_t seed = std::random_device{}();
-  std::printf("galley sim --seed %llu --steps 2000\n", static_cast<unsigned long long>(seed));
-  EXPECT_GT(Simulated({.seed = seed, .steps = 2000}).outputs_checked, 0);
+// Faults included: half of the configurations have failing steps.
+TEST(Simulator, FreshSeedsEveryTime) {
+  const std::uint64_t first = std::random_device{}();
+  SimReport sum;
+  for (std::uint64_t i = 0; i < 24; ++i) {
+    const SimOptions options{.seed = first + i, .steps = 600, .ranks = i % 4 == 3 ? 3 : 1, .steps_per_world = 200};
+    SCOPED_TRACE(ReplayCommand(options));
+    sum.Add(Simulated(options));
+  }
+  EXPECT_GT(sum.outputs_checked, 500) << first;
+  EXPECT_GT(sum.failed_steps, 0) << first;
 }
 
 TEST(Simulator, TheSameSeedReplaysExactly) {
@@ -69,6 +77,33 @@ TEST(Simulator, TheSameSeedReplaysExactly) {
   SimOptions other = options;
   other.seed = 12;
   EXPECT_NE(Simulated(other).digest, first.digest);
+}
+
+// The checks see one wrong token among tens of thousands, the same one in every repetition, and say how to repeat it.
+TEST(Simulator, AMistakeIsFoundAndReplaysExactly) {
+  const SimOptions options{.seed = 5, .steps = 1000, .ranks = 2, .steps_per_world = 500, .corrupt_step = 123};
+  const Result<SimReport> first = Simulate(options), second = Simulate(options);
+  ASSERT_TRUE(first && second);
+  ASSERT_FALSE(first->violations.empty());
+  EXPECT_NE(first->violations[0].find("they differ at"), std::string::npos) << first->violations[0];
+  EXPECT_EQ(first->violations, second->violations);
+  EXPECT_EQ(ReplayCommand(options), "galley sim --seed 5 --steps 1000 --ranks 2 --steps-per-world 500");
+}
+
+TEST(Simulator, ProgressCanStopTheRunAndChangesNothingElse) {
+  SimOptions options{.seed = 6, .steps = 1000, .ranks = 1, .steps_per_world = 500};
+  const std::uint64_t digest = Simulated(options).digest;
+  std::vector<std::int64_t> seen;
+  options.on_progress = [&](std::int64_t steps) {
+    seen.push_back(steps);
+    return true;
+  };
+  EXPECT_EQ(Simulated(options).digest, digest);
+  EXPECT_GE(seen.size(), 3u);
+  options.on_progress = [](std::int64_t) { return false; };
+  const SimReport stopped = Simulated(options);
+  EXPECT_TRUE(stopped.stopped);
+  EXPECT_EQ(stopped.steps, seen.front());
 }
 
 TEST(Simulator, OptionsOutOfRangeAreRefused) {

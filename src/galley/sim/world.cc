@@ -112,9 +112,12 @@ void World::Step(bool draining) {
   }
   now_ += longest;
   bool progress = longest > 0;
-  for (Rank& rank : ranks_) {
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    Rank& rank = ranks_[i];
     const auto depth = static_cast<std::size_t>(settings_.steps_in_flight_max);
-    while (!rank.in_flight.empty() && (rank.in_flight.size() >= depth || longest == 0 || dice_.Chance(0.3))) {
+    // A device that got no new step ends what it has while the others run theirs.
+    const bool starved = rows[i].decode + rows[i].prefill == 0;
+    while (!rank.in_flight.empty() && (rank.in_flight.size() >= depth || starved || dice_.Chance(0.3))) {
       CompleteOldest(rank);
       progress = true;
     }
@@ -132,15 +135,21 @@ void World::Step(bool draining) {
 void World::Arrive(Rank& rank) {
   int arrivals = static_cast<int>(rank.jobs.size()) < load_ && dice_.Chance(0.5) ? dice_.Int(1, 4) : 0;
   if (dice_.Chance(0.002)) arrivals = 64;  // a flood
+  const int room = settings_.blocks * kBlock;
+  const int longest = std::min(prompt_max_, room * 3 / 4);
+  // Now and then all have a prefix in common that nobody has computed yet.
+  const bool together = arrivals > 0 && dice_.Chance(0.1);
+  const int common = together ? dice_.Int(1, longest) : 0;
+  const auto fresh = static_cast<int>(200'000 + next_request_);
   for (; arrivals > 0; --arrivals) {
-    const int room = settings_.blocks * kBlock;
-    const int length = dice_.Int(1, std::min(prompt_max_, room * 3 / 4));
-    const int family = dice_.Int(0, families_);
-    const int shared = family == 0 ? 0 : std::min(length, dice_.Int(0, 8) * kBlock + dice_.Int(0, kBlock));
+    const int length = dice_.Int(std::max(1, common), longest);
+    const int family = together ? fresh : dice_.Int(0, families_);
+    const int drawn = together ? common : dice_.Int(0, 8) * kBlock + dice_.Int(0, kBlock);
+    const int shared = family == 0 ? 0 : std::min(length, drawn);
     std::vector<TokenId> prompt(static_cast<std::size_t>(length));
     const auto own = static_cast<TokenId>(100'000 + 1000 * next_request_);
     for (int i = 0; i < length; ++i) {
-      prompt[static_cast<std::size_t>(i)] = i < shared ? family * 10'000 + i % 7919 : own + i % 997;
+      prompt[static_cast<std::size_t>(i)] = i < shared ? (family * 10'000 + i % 7919) & 0x3FFFFFFF : own + i % 997;
     }
     std::optional<Chat> chat;
     if (dice_.Chance(0.4)) chat = Chat{.turns_left = dice_.Int(1, 6), .thinks = dice_.Chance(0.5)};
@@ -201,6 +210,7 @@ sched::TimeUs World::PlanAndRun(Rank& rank, bool may_prefill, sched::RankRows& r
   const sched::StepPlan* plan = scheduler.Next(now_, may_prefill);
   Collect(rank);
   if (!full) CheckDecodeFloor(rank, ready, plan);
+  if (!full) CheckProgress(rank);
   if (plan == nullptr) return 0;
   if (!may_prefill && !plan->prefill.empty()) Complain("prompt rows without permission");
   CheckChunk(rank, *plan);
@@ -212,6 +222,7 @@ sched::TimeUs World::PlanAndRun(Rank& rank, bool may_prefill, sched::RankRows& r
     }
   }
   sched::StepDone done = rank.device->Run(*plan, scheduler, [&](RequestId id) { return rank.jobs.at(id).script; });
+  if (step_ == options_.corrupt_step && !done.token_ids.empty()) done.token_ids.front() ^= 1;
   const sched::TimeUs time = 300 + 15 * plan->decode_rows + 4 * plan->prefill_work;
   done.elapsed_us = time * dice_.Between(85, 115) / 100;
   rank.in_flight.push_back({std::move(done), dice_.Chance(fault_rate_)});
@@ -259,6 +270,23 @@ void World::CheckDecodeFloor(Rank& rank, const std::vector<Ready>& ready, const 
   if (missing > short_of_blocks + over) {
     Complain(fmt::format("{} ready sequences left out: {} short of blocks, {} over capacity", missing, short_of_blocks,
                          over));
+  }
+}
+
+// Whoever is oldest among the running gets rows in every step, but for the turns of a step without room, the votes that
+// forbid prompt rows, and blocks and results that steps in flight still hold.
+void World::CheckProgress(Rank& rank) {
+  const sched::Sequence* oldest = nullptr;
+  rank.scheduler->ForEach([&](const sched::Sequence& sequence) {
+    if (sequence.held() != nullptr && (oldest == nullptr || sequence.order < oldest->order)) oldest = &sequence;
+  });
+  const std::pair seen{oldest == nullptr ? sched::OrderKey{} : oldest->order,
+                       oldest == nullptr ? 0 : oldest->last_planned};
+  rank.oldest_idle = oldest != nullptr && seen == rank.oldest_seen ? rank.oldest_idle + 1 : 0;
+  rank.oldest_seen = seen;
+  const int bound = settings_.decode_wait_bound() + vote_.any_wait_steps + settings_.steps_in_flight_max + 1;
+  if (rank.oldest_idle > bound) {
+    Complain(fmt::format("the oldest running sequence got no rows in {} steps, bound {}", rank.oldest_idle, bound));
   }
 }
 
@@ -356,7 +384,7 @@ void World::NextTurn(Rank& rank, const Job& job) {
 void World::CheckLedger(Rank& rank) {
   const kv::BlockCache& cache = rank.scheduler->cache();
   if (cache.free() + cache.cached() + cache.active() != cache.total()) Complain("the block ledger does not add up");
-  if (step_ % 16 == 0) rank.scheduler->CheckInvariants();
+  rank.scheduler->CheckInvariants();
   std::size_t live = 0;
   rank.scheduler->ForEach([&](const sched::Sequence& sequence) { live += sequence.branch == 0 ? 1 : 0; });
   if (live > rank.jobs.size()) Complain(fmt::format("{} first branches live, {} requests", live, rank.jobs.size()));

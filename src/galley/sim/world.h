@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "galley/base/rng.h"
@@ -75,6 +76,9 @@ class World {
     std::map<RequestId, Job> jobs;  // ordered: a random pick must not depend on a hash
     std::vector<int> left_out;      // by sequence: steps in a row without room for it
     int prefill_waits = 0;          // steps in a row with prompt work and no permission
+    // The oldest running sequence and the step that it was last in, and for how many steps that has been so.
+    std::pair<sched::OrderKey, sched::StepId> oldest_seen;
+    int oldest_idle = 0;
   };
 
   [[nodiscard]] static sched::SchedulerOptions RandomOptions(Dice& dice);
@@ -85,6 +89,7 @@ class World {
   // Plans and runs one step; returns its device time.
   sched::TimeUs PlanAndRun(Rank& rank, bool may_prefill, sched::RankRows& rows);
   void CheckDecodeFloor(Rank& rank, const std::vector<Ready>& ready, const sched::StepPlan* plan);
+  void CheckProgress(Rank& rank);
   void CheckChunk(const Rank& rank, const sched::StepPlan& plan);
   void CompleteOldest(Rank& rank);
   void Collect(Rank& rank);

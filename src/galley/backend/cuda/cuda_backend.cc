@@ -41,8 +41,12 @@ class CudaBackend final : public Backend {
   [[nodiscard]] cudaStream_t stream() const { return stream_; }
 
   [[nodiscard]] Result<Buffer> Allocate(std::size_t bytes, std::string_view purpose) override {
+    allocated_ += bytes;
+    ++allocations_;
     return cuda::AllocateDevice(bytes, purpose, stream_);
   }
+  [[nodiscard]] std::uint64_t allocated_bytes() const override { return allocated_; }
+  [[nodiscard]] std::int64_t allocations() const override { return allocations_; }
 
   [[nodiscard]] Result<const void*> Upload(const TensorView& weight) override {
     ASSIGN_OR_RETURN(std::byte * to, weights_.Take(weight.bytes(), stream_));
@@ -166,6 +170,8 @@ class CudaBackend final : public Backend {
 
   cudaStream_t stream_;
   bool wide_allowed_;
+  std::uint64_t allocated_ = 0;
+  std::int64_t allocations_ = 0;
   std::optional<Error> error_;
   bool uploaded_ = false;  // weights have been placed since the last op
   cuda::WeightArena weights_;

@@ -37,6 +37,7 @@ Result<Buffer> RefBackend::Allocate(std::size_t bytes, std::string_view purpose)
                          : fmt::format("this process may use {:.1f} MiB", ToMiB(usable))));
   }
   allocated_ += bytes;
+  ++allocations_;
   return Buffer(data, bytes, [](std::byte* p) { std::free(p); });
 }
 

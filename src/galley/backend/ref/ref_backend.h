@@ -19,6 +19,8 @@ class RefBackend final : public Backend {
 
   [[nodiscard]] std::string_view name() const override { return "ref"; }
   [[nodiscard]] Result<Buffer> Allocate(std::size_t bytes, std::string_view purpose) override;
+  [[nodiscard]] std::uint64_t allocated_bytes() const override { return allocated_; }
+  [[nodiscard]] std::int64_t allocations() const override { return allocations_; }
   [[nodiscard]] Result<const void*> Upload(const TensorView& weight) override;
   [[nodiscard]] Status CopyToDevice(void* device, const void* host, std::size_t bytes) override;
   [[nodiscard]] Status CopyToHost(void* host, const void* device, std::size_t bytes) override;
@@ -49,6 +51,7 @@ class RefBackend final : public Backend {
  private:
   ThreadPool pool_;
   std::uint64_t allocated_ = 0;  // bytes handed out in all; plans are made once, so what is freed is not counted
+  std::int64_t allocations_ = 0;
   std::vector<Buffer> aligned_copies_;
 };
 

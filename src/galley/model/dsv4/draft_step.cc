@@ -11,7 +11,8 @@ namespace galley::model {
 void ForwardStep::StoreDraftWindow() {
   const Config& c = m_.config;
   const DraftWeights& draft = m_.weights.draft;
-  std::vector<backend::DraftStageKv> stages;
+  std::vector<backend::DraftStageKv>& stages = m_.draft_stages;
+  stages.clear();
   for (int s = 0; s < c.dspark.n_stages; ++s) {
     const AttentionWeights& attention = draft.stages[static_cast<std::size_t>(s)].attention;
     stages.push_back({.wkv = attention.wkv, .kv_norm = attention.kv_norm, .ring = state_.DraftRing(s)});
@@ -52,6 +53,7 @@ Result<std::vector<Draft>> ForwardStep::RunDrafts(std::span<const DraftInput> in
   CHECK(m_.options.drafts) << "the model was made without drafts";
   CHECK(!inputs.empty() && static_cast<int>(inputs.size()) <= m_.options.sequences_max)
       << inputs.size() << " sequences";
+  all_.Clear();
   // Row 0 holds the token already chosen, the others noise; all see each other.
   for (const DraftInput& input : inputs) {
     const auto sequence = static_cast<std::int32_t>(all_.table.size());

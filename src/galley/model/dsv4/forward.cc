@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order of a forward pass: specification 2.1 (top level), 2.2 (sites), 2.10 (Engram), 2.13 (truncated decoder).
 #include <algorithm>
+#include <numeric>
 
 #include "galley/base/check.h"
 #include "galley/model/dsv4/model_impl.h"
@@ -43,15 +44,17 @@ Status ForwardStep::Place(RowSet& set, const StepRows& rows) {
 }
 
 Result<const float*> ForwardStep::Run(std::span<const SequenceInput> sequences, const LayerRange* range) {
-  all_ = AllRows(sequences);
-  tail_ = TailRows(sequences, all_);
+  all_.Fill(sequences);
+  tail_.FillTail(sequences, all_);
   CHECK(all_.rows() >= 1 && all_.rows() <= m_.options.rows_max)
       << all_.rows() << " rows, at most " << m_.options.rows_max;
   CHECK(static_cast<int>(sequences.size()) <= m_.options.sequences_max) << sequences.size() << " sequences";
-  const std::vector<std::int32_t> logit_rows = LogitRowList(sequences, tail_);
+  std::vector<std::int32_t>& logit_rows = m_.logit_rows;
+  ListLogitRows(sequences, tail_, logit_rows);
   CHECK(static_cast<int>(logit_rows.size()) <= m_.options.logit_rows_max) << logit_rows.size() << " logit rows";
 
-  std::vector<std::int32_t> blocks;
+  std::vector<std::int32_t>& blocks = m_.block_ids;
+  blocks.clear();
   for (const SequenceInput& sequence : sequences)
     blocks.insert(blocks.end(), sequence.blocks.begin(), sequence.blocks.end());
   CHECK(blocks.size() <= m_.blocks_max) << blocks.size() << " block ids, at most " << m_.blocks_max;
@@ -71,13 +74,16 @@ Result<const float*> ForwardStep::Run(std::span<const SequenceInput> sequences, 
   const bool head = tail_.rows() > 0 && end == m_.config.n_layers;
   if (!head) ExpandPending();
   const float* logits = head ? Logits(logit_rows) : nullptr;
+  m_.scored.clear();
+  if (head) m_.scored = tail_.table;
   RETURN_IF_ERROR(m_.backend->Synchronize());
   return logits;
 }
 
-void ForwardStep::Observe(std::string_view name, int layer, const void* data, DType dtype, Shape row_shape) {
+void ForwardStep::Observe(std::string_view name, int layer, const void* data, DType dtype,
+                          std::initializer_list<std::int64_t> row_shape) {
   if (observer_ == nullptr) return;
-  observer_->Observe({.name = name, .layer = layer, .data = data, .dtype = dtype, .row_shape = std::move(row_shape)},
+  observer_->Observe({.name = name, .layer = layer, .data = data, .dtype = dtype, .row_shape = Shape(row_shape)},
                      view());
 }
 
@@ -266,14 +272,31 @@ const float* ForwardStep::Logits(const std::vector<std::int32_t>& rows) {
   const Config& c = m_.config;
   Collapse();
   Observe("final", -1, w_.x.data(), DType::kBF16, {c.dim});
-  m_.backend->Head({.dim = c.dim,
+  Head(rows);
+  return w_.logits.as<float>();
+}
+
+void ForwardStep::Head(const std::vector<std::int32_t>& rows) {
+  m_.backend->Head({.dim = m_.config.dim,
                     .count = static_cast<int>(rows.size()),
                     .row_list = rows.data(),
                     .x = w_.x.as<BFloat16>(),
                     .norm = m_.weights.norm,
-                    .eps = static_cast<float>(c.norm_eps),
+                    .eps = static_cast<float>(m_.config.norm_eps),
                     .head = m_.weights.head,
                     .logits = w_.logits.as<float>()});
+}
+
+Result<const float*> ForwardStep::RowLogits(int sequence, int first, int count) {
+  CHECK(sequence >= 0 && static_cast<std::size_t>(sequence) < m_.scored.size()) << "sequence " << sequence;
+  const backend::SequenceEntry& entry = m_.scored[static_cast<std::size_t>(sequence)];
+  CHECK(first >= 0 && count <= m_.options.logit_rows_max && first + count <= entry.rows)
+      << count << " rows from " << first << " on, of " << entry.rows << "; at most " << m_.options.logit_rows_max;
+  std::vector<std::int32_t>& rows = m_.logit_rows;
+  rows.resize(static_cast<std::size_t>(count));
+  std::iota(rows.begin(), rows.end(), entry.first_row + first);
+  Head(rows);
+  RETURN_IF_ERROR(m_.backend->Synchronize());
   return w_.logits.as<float>();
 }
 

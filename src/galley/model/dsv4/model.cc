@@ -54,6 +54,12 @@ Status PlaceEngram(Model::Impl& m, std::span<const std::int32_t> compressed_ids)
   return {};
 }
 
+// Block ids that one step can carry.
+std::size_t BlocksMax(const ModelOptions& options) {
+  return static_cast<std::size_t>(CeilDiv<Position>(options.seq_len_max, backend::kBlockTokens)) *
+         static_cast<std::size_t>(options.sequences_max);
+}
+
 }  // namespace
 
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -82,10 +88,28 @@ Result<std::unique_ptr<Model>> Model::Create(const Checkpoint& checkpoint, std::
     ASSIGN_OR_RETURN(impl->frequencies[compressed ? 1 : 0],
                      ToDevice(backend, RopeFrequencies(impl->config, compressed), "rotary frequencies"));
   }
-  impl->blocks_max = static_cast<std::size_t>(CeilDiv<Position>(options.seq_len_max, backend::kBlockTokens)) *
-                     static_cast<std::size_t>(options.sequences_max);
+  impl->blocks_max = BlocksMax(options);
+  for (StepRows* rows : {&impl->all_rows, &impl->tail_rows}) rows->Reserve(options.rows_max, options.sequences_max);
+  impl->block_ids.reserve(impl->blocks_max);
+  impl->logit_rows.reserve(static_cast<std::size_t>(options.logit_rows_max));
+  impl->scored.reserve(static_cast<std::size_t>(options.sequences_max));
   ASSIGN_OR_RETURN(impl->workspace, Workspace::Create(backend, impl->config, options, impl->blocks_max));
   return std::unique_ptr<Model>(new Model(std::move(impl)));
+}
+
+Result<ModelMemory> Model::PlanMemory(const Config& config, const ModelOptions& options) {
+  ModelMemory memory;
+  memory.workspace = Workspace::Bytes(config, options, BlocksMax(options));
+  for (const bool compressed : {false, true}) {
+    memory.tables += RopeFrequencies(config, compressed).size() * sizeof(float);
+  }
+  if (config.engram.layer_ids.empty()) return memory;
+  memory.tables += static_cast<std::size_t>(config.vocab_size) * sizeof(std::int32_t);
+  ASSIGN_OR_RETURN(const std::vector<EngramHash> hashes, MakeEngramHashes(config.engram));
+  for (const EngramHash& hash : hashes) {
+    memory.tables += (hash.multipliers.size() + hash.primes.size() + hash.offsets.size()) * sizeof(hash.multipliers[0]);
+  }
+  return memory;
 }
 
 Status Model::ResetSlot(StateStorage& state, SlotId slot, Position start, std::span<const TokenId> previous) {
@@ -103,6 +127,10 @@ Status Model::ResetSlot(StateStorage& state, SlotId slot, Position start, std::s
 Result<const float*> Model::Forward(std::span<const SequenceInput> sequences, StateStorage& state, Observer* observer,
                                     const LayerRange* range) {
   return ForwardStep(*impl_, state, observer).Run(sequences, range);
+}
+
+Result<const float*> Model::RowLogits(int sequence, int first, int count, StateStorage& state) {
+  return ForwardStep(*impl_, state, nullptr).RowLogits(sequence, first, count);
 }
 
 Result<std::vector<Draft>> Model::Drafts(std::span<const DraftInput> inputs, StateStorage& state) {

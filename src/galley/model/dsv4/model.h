@@ -80,8 +80,18 @@ struct ModelOptions {
   Position seq_len_max = 0;  // positions of the longest sequence
 };
 
+// Device memory that a Model takes beside the weights, in bytes.
+struct ModelMemory {
+  std::size_t workspace = 0;  // activations of the largest step
+  std::size_t tables = 0;     // rotary frequencies, Engram ids and hashes
+};
+
 class Model {
  public:
+  // A pure function; what Create takes from the backend. Errors: kInvalidArgument (an Engram config that contradicts
+  // itself).
+  [[nodiscard]] static Result<ModelMemory> PlanMemory(const Config& config, const ModelOptions& options);
+
   // `compressed_ids` [vocab_size] maps a token to its Engram id; empty when the config has no Engram.
   // Errors: kInvalidArgument (compressed ids do not fit the config), kResourceExhausted, kDevice.
   [[nodiscard]] static Result<std::unique_ptr<Model>> Create(const Checkpoint& checkpoint,
@@ -100,6 +110,11 @@ class Model {
   // [n][vocab_size], rows in the order of the sequences, valid until the next call. Errors: kDevice.
   [[nodiscard]] Result<const float*> Forward(std::span<const SequenceInput> sequences, StateStorage& state,
                                              Observer* observer = nullptr, const LayerRange* range = nullptr);
+
+  // Logits of further rows of the last step: of the rows of sequence number `sequence` that ran the decoder layers,
+  // those with index [first, first + count), at most options().logit_rows_max of them. Takes the memory of the logits
+  // returned before. Errors: kDevice.
+  [[nodiscard]] Result<const float*> RowLogits(int sequence, int first, int count, StateStorage& state);
 
   // Drafts for sequences whose committed rows have all been run with options().drafts. Errors: kDevice.
   [[nodiscard]] Result<std::vector<Draft>> Drafts(std::span<const DraftInput> inputs, StateStorage& state);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <initializer_list>
 #include <memory>
 #include <vector>
 
@@ -29,6 +30,13 @@ struct Model::Impl {
   std::vector<backend::EngramHashView> hashes;  // [engram layers]
   std::array<backend::Buffer, 2> frequencies;   // window-only layers, layers with history
 
+  // Host arrays of the step that runs.
+  StepRows all_rows, tail_rows;
+  std::vector<std::int32_t> logit_rows, block_ids;
+  std::vector<backend::DraftStageKv> draft_stages;
+  // Of the last step: rows of its sequences that ran the decoder layers, whose final activations are in workspace.x.
+  std::vector<backend::SequenceEntry> scored;
+
   [[nodiscard]] bool compressed(int layer) const { return config.compress_ratios[static_cast<std::size_t>(layer)] > 0; }
   // Rotation of draft stages and of layers without history.
   [[nodiscard]] backend::Rope window_rope() const {
@@ -44,9 +52,15 @@ struct Model::Impl {
 class ForwardStep {
  public:
   ForwardStep(Model::Impl& model, StateStorage& state, Observer* observer)
-      : m_(model), w_(model.workspace), state_(state), observer_(observer) {}
+      : m_(model),
+        w_(model.workspace),
+        state_(state),
+        observer_(observer),
+        all_(model.all_rows),
+        tail_(model.tail_rows) {}
 
   [[nodiscard]] Result<const float*> Run(std::span<const SequenceInput> sequences, const LayerRange* range);
+  [[nodiscard]] Result<const float*> RowLogits(int sequence, int first, int count);
   // draft_step.cc
   [[nodiscard]] Result<std::vector<Draft>> RunDrafts(std::span<const DraftInput> inputs);
 
@@ -78,16 +92,19 @@ class ForwardStep {
   void RunDraftStage(int stage);
   [[nodiscard]] Result<std::vector<Draft>> DrawDrafts(std::span<const DraftInput> inputs);
   [[nodiscard]] const float* Logits(const std::vector<std::int32_t>& rows);
+  void Head(const std::vector<std::int32_t>& rows);
 
   [[nodiscard]] RowSet& set() { return w_.sets[static_cast<std::size_t>(current_)]; }
   [[nodiscard]] const backend::StepView& view() { return set().view; }
-  void Observe(std::string_view name, int layer, const void* data, DType dtype, Shape row_shape);
+  void Observe(std::string_view name, int layer, const void* data, DType dtype,
+               std::initializer_list<std::int64_t> row_shape);
 
   Model::Impl& m_;
   Workspace& w_;
   StateStorage& state_;
   Observer* observer_;
-  StepRows all_, tail_;
+  StepRows& all_;
+  StepRows& tail_;
   int current_ = 0;       // 0: all rows, 1: tail rows
   bool pending_ = false;  // y has not been expanded into h yet
 };

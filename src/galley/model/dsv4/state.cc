@@ -19,10 +19,14 @@ backend::HistorySlab SlabShape(const Config& config, int ratio) {
 
 }  // namespace
 
-StateLayout StateLayout::Make(const Config& config) {
+StateLayout StateLayout::Make(const Config& config, RewindRows rewind) {
   StateLayout layout;
-  layout.backtrack_rows = config.dspark.n_stages > 0 ? config.dspark.block_size : 0;
+  layout.backtrack_rows = std::max(rewind.drafts, config.dspark.n_stages > 0 ? config.dspark.block_size : 0);
   layout.window_ring_rows = config.window_size + layout.backtrack_rows;
+  layout.rewind = rewind;
+  layout.encoder_ring_rows = layout.window_ring_rows + rewind.encoder;
+  layout.decoder_ring_rows = layout.window_ring_rows + rewind.decoder;
+  // Rows that rewind are run again before their group is pooled, so these rings need no more.
   layout.input_ring_rows = 2 + layout.backtrack_rows;
   // A row's id is stored before the earlier ones are read, so without drafts to take back it needs a place of its own.
   layout.id_ring_rows = config.engram.max_ngram_size - 1 + std::max(1, layout.backtrack_rows);
@@ -35,10 +39,10 @@ StateLayout StateLayout::Make(const Config& config) {
     return at;
   };
   for (int layer = 0; layer < config.n_layers; ++layer) {
-    layout.window_offset.push_back(reserve(layout.window_ring_rows, layout.window_record_bytes));
+    layout.window_offset.push_back(reserve(layout.ring_rows(config, layer), layout.window_record_bytes));
   }
   for (int stage = 0; stage < config.dspark.n_stages; ++stage) {
-    layout.draft_offset.push_back(reserve(layout.window_ring_rows, layout.window_record_bytes));
+    layout.draft_offset.push_back(reserve(layout.decoder_ring_rows, layout.window_record_bytes));
   }
   for (const int layer : config.kv_source_layers) {
     Owner owner{.layer = layer, .ratio = config.compress_ratios[static_cast<std::size_t>(layer)]};
@@ -60,14 +64,16 @@ std::size_t StateLayout::owner_of(const Config& config, int layer) const {
   return 0;
 }
 
-Result<StateStorage> StateStorage::Create(backend::Backend& backend, const Config& config, int blocks, int slots) {
+Result<StateStorage> StateStorage::Create(backend::Backend& backend, const Config& config, int blocks, int slots,
+                                          RewindRows rewind) {
   CHECK(blocks >= 0 && slots >= 1) << blocks << " blocks, " << slots << " slots";
   StateStorage storage;
-  storage.layout_ = StateLayout::Make(config);
+  storage.layout_ = StateLayout::Make(config, rewind);
   storage.blocks_ = blocks;
   storage.slots_ = slots;
   storage.latent_dim_ = config.head_dim;
   storage.index_dim_ = config.index_head_dim;
+  storage.decoder_start_ = config.decoder_start();
   for (const StateLayout::Owner& owner : storage.layout_.owners) {
     ASSIGN_OR_RETURN(backend::Buffer slab, backend.Allocate(static_cast<std::size_t>(blocks) * owner.block_bytes,
                                                             fmt::format("history of layer {}", owner.layer)));
@@ -104,12 +110,12 @@ backend::Ring StateStorage::RingAt(std::size_t offset, int rows, std::size_t row
 }
 
 backend::Ring StateStorage::WindowRing(int layer) const {
-  return RingAt(layout_.window_offset[static_cast<std::size_t>(layer)], layout_.window_ring_rows,
-                layout_.window_record_bytes);
+  const int rows = layer < decoder_start_ ? layout_.encoder_ring_rows : layout_.decoder_ring_rows;
+  return RingAt(layout_.window_offset[static_cast<std::size_t>(layer)], rows, layout_.window_record_bytes);
 }
 
 backend::Ring StateStorage::DraftRing(int stage) const {
-  return RingAt(layout_.draft_offset[static_cast<std::size_t>(stage)], layout_.window_ring_rows,
+  return RingAt(layout_.draft_offset[static_cast<std::size_t>(stage)], layout_.decoder_ring_rows,
                 layout_.window_record_bytes);
 }
 

@@ -13,6 +13,14 @@
 
 namespace galley::model {
 
+// Rows before the newest one that may have to run again, beyond what rejected drafts take back: a snapshot restarts so
+// far before its position. Draft rings follow the decoder's.
+struct RewindRows {
+  int encoder = 0;
+  int decoder = 0;
+  int drafts = 0;  // rejected drafts of any kind; the draft head's own depth if that is more
+};
+
 struct StateLayout {
   struct Owner {
     int layer = 0;
@@ -24,16 +32,22 @@ struct StateLayout {
   std::vector<std::size_t> window_offset;  // [n_layers], in the slot
   std::vector<std::size_t> draft_offset;   // [draft stages], window rings of the draft head
   std::size_t id_ring_offset = 0;
-  int backtrack_rows = 0;    // rows that rejected drafts can take back: the draft depth
-  int window_ring_rows = 0;  // window + backtrack
-  int input_ring_rows = 0;   // pair + backtrack
-  int id_ring_rows = 0;      // earlier ids of the longest n-gram + backtrack, at least one
+  int backtrack_rows = 0;  // rows that rejected drafts can take back: the draft depth
+  RewindRows rewind;
+  int window_ring_rows = 0;   // window + backtrack, of layers that never rewind further
+  int encoder_ring_rows = 0;  // and with the rows to rewind
+  int decoder_ring_rows = 0;
+  int input_ring_rows = 0;  // pair + backtrack
+  int id_ring_rows = 0;     // earlier ids of the longest n-gram + backtrack, at least one
   std::size_t window_record_bytes = 0;
   std::size_t input_record_bytes = 0;
   std::size_t slot_bytes = 0;
   std::size_t block_bytes = 0;  // over all owners
 
-  [[nodiscard]] static StateLayout Make(const Config& config);
+  [[nodiscard]] static StateLayout Make(const Config& config, RewindRows rewind = {});
+  [[nodiscard]] int ring_rows(const Config& config, int layer) const {
+    return layer < config.decoder_start() ? encoder_ring_rows : decoder_ring_rows;
+  }
   // Index into `owners` of the owner of `layer`'s compressed history.
   [[nodiscard]] std::size_t owner_of(const Config& config, int layer) const;
 };
@@ -42,7 +56,7 @@ class StateStorage {
  public:
   // Errors: kResourceExhausted.
   [[nodiscard]] static Result<StateStorage> Create(backend::Backend& backend, const Config& config, int blocks,
-                                                   int slots);
+                                                   int slots, RewindRows rewind = {});
 
   [[nodiscard]] const StateLayout& layout() const { return layout_; }
   [[nodiscard]] int blocks() const { return blocks_; }
@@ -64,7 +78,7 @@ class StateStorage {
 
   StateLayout layout_;
   int blocks_ = 0, slots_ = 0;
-  int latent_dim_ = 0, index_dim_ = 0;
+  int latent_dim_ = 0, index_dim_ = 0, decoder_start_ = 0;
   std::vector<backend::Buffer> slabs_;
   backend::Buffer slot_memory_;
 };

@@ -97,5 +97,19 @@ TEST(StateLayout, IdRingOutlastsARejectedDraft) {
   }
 }
 
+// A snapshot at position p is copied when rows up to p + 4 were run; a restored sequence runs p - rewind again, which
+// sees the window - 1 rows before it: rewind + window - 1 + 5 rows back from the newest, and the newest.
+TEST(StateLayout, RingsHoldTheWindowOfARestartedRow) {
+  Config config = EngramOnly(4, 5);
+  config.n_layers = 2;
+  config.compress_ratios = {0, 0};
+  config.candidate_source_layer = 1;  // layer 0 is the encoder, layer 1 the decoder
+  const StateLayout layout = StateLayout::Make(config, {.encoder = 10, .decoder = 0});
+  EXPECT_EQ(layout.ring_rows(config, 0), 10 + 4 + 5);
+  EXPECT_EQ(layout.ring_rows(config, 1), 4 + 5);
+  EXPECT_EQ(layout.window_offset[1] - layout.window_offset[0], 19u * layout.window_record_bytes + 13);
+  EXPECT_EQ(layout.window_record_bytes, 33u);  // 19 * 33 = 627, padded to 16
+}
+
 }  // namespace
 }  // namespace galley::model

@@ -21,8 +21,21 @@ backend::SequenceEntry Entry(const SequenceInput& sequence, std::int32_t first_r
 
 }  // namespace
 
-StepRows AllRows(std::span<const SequenceInput> sequences) {
-  StepRows step;
+void StepRows::Reserve(int most_rows, int sequences) {
+  const auto count = static_cast<std::size_t>(most_rows);
+  for (auto* list : {&tokens, &positions, &row_sequence, &source_rows}) list->reserve(count);
+  image_rows.reserve(count);
+  table.reserve(static_cast<std::size_t>(sequences));
+}
+
+void StepRows::Clear() {
+  for (auto* list : {&tokens, &positions, &row_sequence, &source_rows}) list->clear();
+  image_rows.clear();
+  table.clear();
+}
+
+void StepRows::Fill(std::span<const SequenceInput> sequences) {
+  Clear();
   const bool images =
       std::any_of(sequences.begin(), sequences.end(), [](const SequenceInput& s) { return !s.image_rows.empty(); });
   std::int32_t block_offset = 0;
@@ -32,44 +45,42 @@ StepRows AllRows(std::span<const SequenceInput> sequences) {
     CHECK(sequence.slot.valid()) << "sequence " << s << " has no slot";
     CHECK(last / backend::kBlockTokens < static_cast<Position>(sequence.blocks.size()))
         << "position " << last << " is outside " << sequence.blocks.size() << " blocks";
-    step.table.push_back(Entry(sequence, step.rows(), block_offset));
+    table.push_back(Entry(sequence, rows(), block_offset));
     block_offset += static_cast<std::int32_t>(sequence.blocks.size());
     for (std::size_t i = 0; i < sequence.tokens.size(); ++i) {
-      step.source_rows.push_back(step.rows());
-      step.tokens.push_back(sequence.tokens[i]);
-      step.positions.push_back(static_cast<std::int32_t>(sequence.start + static_cast<Position>(i)));
-      step.row_sequence.push_back(static_cast<std::int32_t>(s));
-      if (images) step.image_rows.push_back(sequence.image_rows.empty() ? 0 : sequence.image_rows[i]);
+      source_rows.push_back(rows());
+      tokens.push_back(sequence.tokens[i]);
+      positions.push_back(static_cast<std::int32_t>(sequence.start + static_cast<Position>(i)));
+      row_sequence.push_back(static_cast<std::int32_t>(s));
+      if (images) image_rows.push_back(sequence.image_rows.empty() ? 0 : sequence.image_rows[i]);
     }
   }
-  return step;
 }
 
-StepRows TailRows(std::span<const SequenceInput> sequences, const StepRows& all) {
-  StepRows tail;
+void StepRows::FillTail(std::span<const SequenceInput> sequences, const StepRows& all) {
+  Clear();
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     backend::SequenceEntry entry = all.table[s];
     const Position from = sequences[s].decoder_from >= 0 ? sequences[s].decoder_from : sequences[s].decoder_floor;
     const auto skipped = static_cast<std::int32_t>(std::clamp<Position>(from - entry.start, 0, entry.rows));
     const std::int32_t first = entry.first_row + skipped;
-    entry.first_row = tail.rows();
+    entry.first_row = rows();
     entry.start += skipped;
     entry.rows -= skipped;
-    tail.table.push_back(entry);
+    table.push_back(entry);
     for (std::int32_t row = first; row < first + entry.rows; ++row) {
       const auto r = static_cast<std::size_t>(row);
-      tail.source_rows.push_back(row);
-      tail.tokens.push_back(all.tokens[r]);
-      tail.positions.push_back(all.positions[r]);
-      tail.row_sequence.push_back(all.row_sequence[r]);
-      if (!all.image_rows.empty()) tail.image_rows.push_back(all.image_rows[r]);
+      source_rows.push_back(row);
+      tokens.push_back(all.tokens[r]);
+      positions.push_back(all.positions[r]);
+      row_sequence.push_back(all.row_sequence[r]);
+      if (!all.image_rows.empty()) image_rows.push_back(all.image_rows[r]);
     }
   }
-  return tail;
 }
 
-std::vector<std::int32_t> LogitRowList(std::span<const SequenceInput> sequences, const StepRows& tail) {
-  std::vector<std::int32_t> rows;
+void ListLogitRows(std::span<const SequenceInput> sequences, const StepRows& tail, std::vector<std::int32_t>& rows) {
+  rows.clear();
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     const backend::SequenceEntry& entry = tail.table[s];
     const std::int32_t wanted = sequences[s].logit_rows;
@@ -77,7 +88,6 @@ std::vector<std::int32_t> LogitRowList(std::span<const SequenceInput> sequences,
         << wanted << " logit rows asked for, " << entry.rows << " run the decoder";
     for (std::int32_t i = entry.rows - wanted; i < entry.rows; ++i) rows.push_back(entry.first_row + i);
   }
-  return rows;
 }
 
 }  // namespace galley::model

@@ -11,6 +11,7 @@
 
 namespace galley::model {
 
+// Filled anew for every step in memory that it keeps, because nothing may be allocated on the step path.
 struct StepRows {
   std::vector<std::int32_t> tokens, positions, row_sequence;  // [T]
   std::vector<std::uint8_t> image_rows;                       // [T]; empty: no images
@@ -18,13 +19,15 @@ struct StepRows {
   std::vector<std::int32_t> source_rows;                      // [T] row of the whole step that each row is
 
   [[nodiscard]] int rows() const { return static_cast<int>(tokens.size()); }
+  void Reserve(int rows, int sequences);
+  void Clear();
+  // Every row of the step.
+  void Fill(std::span<const SequenceInput> sequences);
+  // Of `all`, rows at or above their sequence's decoder floor. Sequences without any stay in the table with no rows.
+  void FillTail(std::span<const SequenceInput> sequences, const StepRows& all);
 };
 
-// Every row of the step.
-[[nodiscard]] StepRows AllRows(std::span<const SequenceInput> sequences);
-// Rows at or above their sequence's decoder floor. Sequences without any stay in the table with no rows.
-[[nodiscard]] StepRows TailRows(std::span<const SequenceInput> sequences, const StepRows& all);
-// Rows, counted in `tail`, whose logits were asked for.
-[[nodiscard]] std::vector<std::int32_t> LogitRowList(std::span<const SequenceInput> sequences, const StepRows& tail);
+// Rows, counted in `tail`, whose logits were asked for, put in place of what `rows` held.
+void ListLogitRows(std::span<const SequenceInput> sequences, const StepRows& tail, std::vector<std::int32_t>& rows);
 
 }  // namespace galley::model

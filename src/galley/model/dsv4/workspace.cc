@@ -11,10 +11,8 @@ struct Request {
   std::size_t bytes;
 };
 
-}  // namespace
-
-Result<Workspace> Workspace::Create(backend::Backend& backend, const Config& config, const ModelOptions& options,
-                                    std::size_t blocks_max) {
+// Every buffer of the workspace with its size.
+std::vector<Request> Requests(Workspace& w, const Config& config, const ModelOptions& options, std::size_t blocks_max) {
   constexpr std::size_t kF = sizeof(float), kB = sizeof(BFloat16), kI = sizeof(std::int32_t);
   const auto draft_rows = options.drafts ? static_cast<std::size_t>(options.sequences_max) *
                                                static_cast<std::size_t>(config.dspark.block_size)
@@ -28,7 +26,6 @@ Result<Workspace> Workspace::Create(backend::Backend& backend, const Config& con
   const auto selected =
       static_cast<std::size_t>(std::max(config.n_activated_experts, config.dspark.n_activated_experts));
 
-  Workspace w;
   std::vector<Request> requests = {
       {&w.blocks, blocks_max * kI},
       {&w.post, rows * copies * kF},
@@ -66,10 +63,25 @@ Result<Workspace> Workspace::Create(backend::Backend& backend, const Config& con
                      {&set.pre[0], rows * copies * kF},
                      {&set.pre[1], rows * copies * kF}});
   }
-  for (const Request& request : requests) {
+  return requests;
+}
+
+}  // namespace
+
+Result<Workspace> Workspace::Create(backend::Backend& backend, const Config& config, const ModelOptions& options,
+                                    std::size_t blocks_max) {
+  Workspace w;
+  for (const Request& request : Requests(w, config, options, blocks_max)) {
     ASSIGN_OR_RETURN(*request.buffer, backend.Allocate(request.bytes, "activations of the largest step"));
   }
   return w;
+}
+
+std::size_t Workspace::Bytes(const Config& config, const ModelOptions& options, std::size_t blocks_max) {
+  Workspace w;
+  std::size_t bytes = 0;
+  for (const Request& request : Requests(w, config, options, blocks_max)) bytes += request.bytes;
+  return bytes;
 }
 
 }  // namespace galley::model

@@ -47,6 +47,8 @@ struct Workspace {
   // `blocks_max`: block ids of all sequences of a step together.
   [[nodiscard]] static Result<Workspace> Create(backend::Backend& backend, const Config& config,
                                                 const ModelOptions& options, std::size_t blocks_max);
+  // What Create takes from the backend.
+  [[nodiscard]] static std::size_t Bytes(const Config& config, const ModelOptions& options, std::size_t blocks_max);
 };
 
 }  // namespace galley::model

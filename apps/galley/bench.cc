@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// `galley bench KIND`: picks the kind.
+#include "bench.h"
+
+#include <fmt/core.h>
+
+#include <string>
+#include <vector>
+
+#include "galley/base/nearest.h"
+
+namespace galley::app {
+namespace {
+
+constexpr BenchKind kKinds[] = {
+    {"throughput", "many requests at once through the engine", RunBenchThroughput},
+    {"verify-plan", "planning of verify lengths on simulated devices", RunBenchVerifyPlan},
+    {"layers", "one layer at its true shape on the processor", RunBenchLayers},
+};
+
+std::string KindsText() {
+  std::string text;
+  for (const BenchKind& kind : kKinds)
+    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", kind.name, kind.summary);
+  return text;
+}
+
+}  // namespace
+
+Result<int> RunBench(Context& context) {
+  if (context.arguments.empty()) {
+    return Err(ErrorCode::kInvalidArgument,
+               fmt::format("says nothing about what to measure; kinds are {}", KindsText()), "galley bench");
+  }
+  if (context.arguments.size() > 1) {
+    return Err(ErrorCode::kInvalidArgument, "one kind at a time", context.arguments[1]);
+  }
+  std::vector<std::string_view> names;
+  for (const BenchKind& kind : kKinds) {
+    if (kind.name == context.arguments[0]) return kind.run(context);
+    names.push_back(kind.name);
+  }
+  return Err(
+      ErrorCode::kInvalidArgument,
+      fmt::format("is no kind of benchmark{}; kinds are {}", Suggestion(context.arguments[0], names), KindsText()),
+      context.arguments[0]);
+}
+
+}  // namespace galley::app

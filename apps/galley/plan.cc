@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// `galley plan`: the memory that an engine would take, without loading a model.
+#include "galley/engine/memory_plan.h"
+
+#include "command.h"
+#include "files.h"
+#include "galley/base/math.h"
+#include "galley/engine/engine.h"
+#include "galley/model/inspect.h"
+
+namespace galley::app {
+
+Result<int> RunPlan(Context& context) {
+  const options::Values& values = context.values;
+  if (!context.arguments.empty()) {
+    return Err(ErrorCode::kInvalidArgument, "takes no arguments; the model is named by --model", context.arguments[0]);
+  }
+  ASSIGN_OR_RETURN(const std::filesystem::path model_dir, ModelDir(context));
+  const model::InspectReport report = model::Inspect(model_dir);
+  if (!report.config) return Err(report.problems.front());
+
+  engine::EngineOptions options;
+  options.max_seqs = static_cast<int>(values.Int("max-seqs"));
+  options.max_seq_len = values.Int("max-seq-len");
+  options.step_rows_max = static_cast<int>(values.Int("step-rows"));
+  options.snapshots = static_cast<int>(values.Int("snapshots"));
+  options.blocks = static_cast<int>(values.Int("blocks"));
+  ASSIGN_OR_RETURN(options.speculation, ReadSpeculation(values));
+  if (options.blocks == 0 && values.source("max-tokens") != options::Source::kDefault) {
+    options.blocks =
+        static_cast<int>(CeilDiv<std::int64_t>(values.Int("max-tokens"), backend::kBlockTokens) * options.max_seqs);
+  }
+  ASSIGN_OR_RETURN(const engine::MemoryPlan plan, engine::PlanMemory(options, *report.config));
+  const std::int64_t limit = engine::MemoryLimit(values.Int("memory-limit"));
+  if (values.Bool("json")) {
+    context.terminal.Write(engine::ToJson(plan, limit));
+  } else {
+    context.terminal.Write(engine::ToText(plan, limit));
+  }
+  const Status fits = plan.Fits(limit);
+  if (fits) return kExitOk;
+  context.terminal.Note(fits.error().ToString());
+  return Info(fits.error().code).exit_code;
+}
+
+}  // namespace galley::app

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory, matrix products and what several ops share.
+#include "galley/backend/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "galley/base/math.h"
+
+namespace galley::backend::cpu {
+namespace {
+
+constexpr std::int64_t kRowStep = 32;  // weight rows of a task: a multiple of this
+constexpr std::int64_t kTasksPerThread = 6;
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> CpuBackend::Create(const CpuOptions& options) {
+  ASSIGN_OR_RETURN(const IsaEntry* isa, FindIsa(options.isa));
+  return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(options, *isa));
+}
+
+CpuBackend::CpuBackend(const CpuOptions& options, const IsaEntry& isa)
+    : plain_(1),
+      isa_(isa),
+      kernels_(isa.kernels()),
+      team_(options.threads, options.processors),
+      worker_memory_(team_.threads()) {}
+
+Result<Buffer> CpuBackend::Allocate(std::size_t bytes, std::string_view purpose) {
+  return plain_.Allocate(bytes, purpose);
+}
+Result<const void*> CpuBackend::Upload(const TensorView& weight) {
+  return plain_.Upload(weight);
+}
+Status CpuBackend::CopyToDevice(void* device, const void* host, std::size_t bytes) {
+  return plain_.CopyToDevice(device, host, bytes);
+}
+Status CpuBackend::CopyToHost(void* host, const void* device, std::size_t bytes) {
+  return plain_.CopyToHost(host, device, bytes);
+}
+void CpuBackend::CopyOnDevice(void* to, const void* from, std::size_t bytes) {
+  plain_.CopyOnDevice(to, from, bytes);
+}
+void CpuBackend::Embed(const EmbedArgs& args) {
+  plain_.Embed(args);
+}
+void CpuBackend::EngramRows(const EngramRowsArgs& args) {
+  plain_.EngramRows(args);
+}
+void CpuBackend::WindowWrite(const WindowWriteArgs& args) {
+  plain_.WindowWrite(args);
+}
+void CpuBackend::GatherRows(const GatherRowsArgs& args) {
+  plain_.GatherRows(args);
+}
+
+CpuBackend::PackedRows CpuBackend::PackFor(WeightFormat format, bool quantise, const BFloat16* x, std::int64_t x_stride,
+                                           int rows, std::int64_t cols) {
+  const Packing packing = PackingOf(format);
+  // Lines of 64 bytes between rows, so that rows 4 KiB apart do not fall on the same cache sets.
+  const std::size_t stride = PackedBytes(packing, cols) + 64;
+  auto* data = memory_.Take<std::byte>(stride * static_cast<std::size_t>(rows));
+  team_.Run(rows, static_cast<double>(rows) * static_cast<double>(cols), [&](std::int64_t t, int) {
+    kernels_.pack({.x = x + t * x_stride,
+                   .cols = cols,
+                   .quantise = quantise,
+                   .packing = packing,
+                   .out = data + static_cast<std::size_t>(t) * stride});
+  });
+  return {data, stride};
+}
+
+CpuBackend::PackedRows CpuBackend::PackForLayer(const Weight& weight, const BFloat16* x, int rows) {
+  return PackFor(weight.format, IsQuantised(weight.format), x, weight.cols, rows, weight.cols);
+}
+
+ProductArgs CpuBackend::ProductOf(const Weight& weight, const PackedRows& x, int rows) const {
+  ProductArgs product;
+  product.weight = weight;
+  product.row_end = weight.rows;
+  product.x = x.data;
+  product.x_stride = x.stride;
+  product.rows = rows;
+  product.out_stride = weight.rows;
+  return product;
+}
+
+void CpuBackend::RunProducts(std::span<const ProductArgs> products) {
+  struct Part {
+    const ProductArgs* product;
+    std::int64_t first_task;
+  };
+  double cost = 0;
+  std::int64_t weight_rows = 0, widest = 0;
+  for (const ProductArgs& p : products) {
+    weight_rows += p.row_end - p.row_begin;
+    widest = std::max(widest, p.weight.cols);
+    cost += static_cast<double>(p.row_end - p.row_begin) * static_cast<double>(p.weight.cols) * p.rows;
+  }
+  worker_memory_.Reserve(ProductScratchBytes(widest));
+  const std::int64_t step =
+      std::max<std::int64_t>(1, weight_rows / (team_.threads() * kTasksPerThread) / kRowStep) * kRowStep;
+  auto* parts = memory_.Take<Part>(products.size());
+  std::int64_t tasks = 0;
+  for (std::size_t i = 0; i < products.size(); ++i) {
+    parts[i] = {&products[i], tasks};
+    tasks += CeilDiv(products[i].row_end - products[i].row_begin, step);
+  }
+  team_.Run(tasks, cost, [&](std::int64_t task, int worker) {
+    const Part* part = std::upper_bound(parts, parts + products.size(), task,
+                                        [](std::int64_t t, const Part& p) { return t < p.first_task; }) -
+                       1;
+    ProductArgs piece = *part->product;
+    piece.row_begin += (task - part->first_task) * step;
+    piece.row_end = std::min(piece.row_end, piece.row_begin + step);
+    piece.scratch = worker_memory_.of(worker);
+    kernels_.product(piece);
+  });
+}
+
+const float* CpuBackend::RopeValues(const Rope& rope, const StepView& step) {
+  const std::span<const std::int32_t> positions(step.positions, static_cast<std::size_t>(step.rows));
+  for (const RopeTable& table : ropes_) {
+    if (table.frequencies == rope.frequencies && table.dims == rope.dims &&
+        std::equal(positions.begin(), positions.end(), table.positions.begin(), table.positions.end()))
+      return table.values.data();
+  }
+  RopeTable& table = ropes_[next_rope_++ % ropes_.size()];
+  table.frequencies = rope.frequencies;
+  table.dims = rope.dims;
+  table.positions.assign(positions.begin(), positions.end());
+  const auto dims = static_cast<std::size_t>(rope.dims);
+  table.values.resize(positions.size() * dims);
+  team_.Run(step.rows, 100.0 * step.rows * rope.dims, [&](std::int64_t t, int) {
+    float* values = table.values.data() + static_cast<std::size_t>(t) * dims;
+    for (std::size_t i = 0; i < dims / 2; ++i) {
+      // The angle is the fp32 product; its sine and cosine are accurate for every position.
+      const double angle = static_cast<double>(static_cast<float>(step.positions[t]) * rope.frequencies[i]);
+      values[2 * i] = static_cast<float>(std::cos(angle));
+      values[2 * i + 1] = static_cast<float>(std::sin(angle));
+    }
+  });
+  return table.values.data();
+}
+
+void RotateTail(BFloat16* x, std::size_t n, const float* cos_sin, int dims, float sign) {
+  BFloat16* tail = x + n - static_cast<std::size_t>(dims);
+  for (int i = 0; i < dims; i += 2) {
+    const float c = cos_sin[i], s = cos_sin[i + 1] * sign;
+    const float re = ToFloat(tail[i]), im = ToFloat(tail[i + 1]);
+    tail[i] = ToBFloat16(re * c - im * s);
+    tail[i + 1] = ToBFloat16(re * s + im * c);
+  }
+}
+
+void CpuBackend::NormRow(BFloat16* x, const BFloat16* weight, float eps, std::size_t n) const {
+  const float mean = kernels_.sum_squares(x, n) / static_cast<float>(n);
+  kernels_.norm(x, weight, 1.0f / std::sqrt(mean + eps), x, n);
+}
+
+void CpuBackend::Linear(const LinearArgs& args) {
+  memory_.Reset();
+  ProductArgs product = ProductOf(args.weight, PackForLayer(args.weight, args.x, args.rows), args.rows);
+  product.out_bf16 = args.out;
+  RunProducts({&product, 1});
+}
+
+void CpuBackend::Head(const HeadArgs& args) {
+  memory_.Reset();
+  const auto dim = static_cast<std::size_t>(args.dim);
+  auto* x = memory_.Take<BFloat16>(static_cast<std::size_t>(args.count) * dim);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(args.count); ++i) {
+    std::copy_n(args.x + static_cast<std::size_t>(args.row_list[i]) * dim, dim, x + i * dim);
+    NormRow(x + i * dim, args.norm, args.eps, dim);
+  }
+  const PackedRows packed = PackFor(args.head.format, false, x, args.dim, args.count, args.dim);
+  ProductArgs product = ProductOf(args.head, packed, args.count);
+  product.out = args.logits;
+  RunProducts({&product, 1});
+}
+
+}  // namespace galley::backend::cpu

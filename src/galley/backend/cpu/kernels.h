@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inner loops of the cpu backend as a table of functions, one table per instruction set. A kernel works on what one
+// task of a parallel loop handles; it allocates nothing, knows no threads, and its result for a row does not depend on
+// how many rows it was given.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "galley/backend/ops.h"
+#include "galley/tensor/numeric.h"
+
+namespace galley::backend::cpu {
+
+// Columns of a matrix are handled in chunks of 128; packed rows are padded with zeros to whole chunks.
+inline constexpr std::size_t kChunk = 128;
+// Weight rows that are decoded together when many activation rows use them.
+inline constexpr std::int64_t kPanelRows = 32;
+// Places of an attention list between two updates of the running maximum.
+inline constexpr std::size_t kListBlock = 64;
+
+// The order of values in a packed activation row: the one in which a weight format's codes leave the registers that
+// decode them, so that weights are read as they lie in the checkpoint.
+enum class Packing {
+  kNatural,  // bf16, for bf16 weights
+  kEvenOdd,  // bf16, per 64 columns the even ones, then the odd ones: FP8 weights
+  kStride4,  // bf16, per 128 columns those at 0, 4, 8 …, then 1, 5 …: MXFP4 weights
+  kFloat,    // fp32 in natural order, for fp32 weights
+};
+
+[[nodiscard]] constexpr std::size_t PaddedColumns(std::int64_t cols) {
+  return (static_cast<std::size_t>(cols) + kChunk - 1) / kChunk * kChunk;
+}
+[[nodiscard]] constexpr std::size_t PackedBytes(Packing packing, std::int64_t cols) {
+  return PaddedColumns(cols) * (packing == Packing::kFloat ? 4 : 2);
+}
+[[nodiscard]] constexpr Packing PackingOf(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32:
+      return Packing::kFloat;
+    case WeightFormat::kBF16:
+      return Packing::kNatural;
+    case WeightFormat::kFp8Block32:
+      return Packing::kEvenOdd;
+    case WeightFormat::kMxfp4:
+      return Packing::kStride4;
+  }
+  return Packing::kNatural;
+}
+
+// One row of bf16 activations, packed. `quantise`: through the FP8 activation quantiser first (groups of 32; cols is a
+// multiple of 32 then).
+struct PackArgs {
+  const BFloat16* x = nullptr;
+  std::int64_t cols = 0;
+  bool quantise = false;
+  Packing packing = Packing::kNatural;
+  void* out = nullptr;  // PackedBytes
+};
+
+// out[t][r] = weight[r] . x[t] for r in [row_begin, row_end). Exactly one of out and out_bf16 is given.
+struct ProductArgs {
+  Weight weight;
+  std::int64_t row_begin = 0, row_end = 0;
+  const std::byte* x = nullptr;  // packed rows
+  std::size_t x_stride = 0;      // bytes
+  // Row numbers of x, in order; null: 0, 1, 2 …
+  const std::int32_t* x_rows = nullptr;
+  int rows = 0;
+  float* out = nullptr;
+  BFloat16* out_bf16 = nullptr;
+  std::int64_t out_stride = 0;   // elements between rows t
+  std::byte* scratch = nullptr;  // ProductScratchBytes, 64-byte aligned
+};
+// Panels of decoded weights and their scales.
+[[nodiscard]] constexpr std::size_t ProductScratchBytes(std::int64_t cols) {
+  const std::size_t padded = PaddedColumns(cols);
+  return static_cast<std::size_t>(kPanelRows) * (padded * 2 + padded / kChunk * 2 * 64) + 4096;
+}
+
+// Attention of some heads of one row over a list of places (section 2.4).
+struct AttendArgs {
+  const BFloat16* q = nullptr;  // [heads][head_dim]
+  int heads = 0;
+  int head_dim = 0;  // a multiple of 32
+  float scale = 0;
+  const float* sink = nullptr;  // [heads]
+  // Places: `window_rows` FP8 records, unused ones up to `window_places`, then `entries` FP4 records.
+  std::size_t window_rows = 0, window_places = 0, entries = 0;
+  const std::uint8_t* const* codes = nullptr;   // [window_rows + entries]
+  const std::uint8_t* const* scales = nullptr;  // [window_rows + entries]
+  BFloat16* out = nullptr;                      // [heads][head_dim], before the inverse rotation
+  std::byte* scratch = nullptr;                 // AttendScratchBytes, 64-byte aligned
+};
+[[nodiscard]] constexpr std::size_t AttendScratchBytes(int heads, int head_dim) {
+  const auto h = static_cast<std::size_t>(heads), d = static_cast<std::size_t>(head_dim);
+  return kListBlock * d * 4 + h * (d * 4 + kListBlock * 6 + 8) + 1024;
+}
+
+// Scores of `count` index keys that lie one after the other (section 2.8).
+struct IndexArgs {
+  const std::uint32_t* q = nullptr;  // [dim / 2][head_groups * 16]: pairs of bf16, heads side by side
+  const float* weights = nullptr;    // [head_groups * 16], zero for heads that do not exist
+  int head_groups = 0;
+  int dim = 0;                           // a multiple of 32, at most 256
+  const std::uint8_t* keys = nullptr;    // e2m1 [count][dim / 2]
+  const std::uint8_t* scales = nullptr;  // UE8M0 [count][dim / 32]
+  std::size_t count = 0;
+  float* out = nullptr;  // [count]; NaN becomes minus infinity
+};
+
+struct Kernels {
+  void (*pack)(const PackArgs&) = nullptr;
+  void (*product)(const ProductArgs&) = nullptr;
+  void (*attend)(const AttendArgs&) = nullptr;
+  void (*index_scores)(const IndexArgs&) = nullptr;
+  // For benchmarks: reads every byte (whole lines of 64), and runs `count` times 16 independent steps of 32 products.
+  std::uint32_t (*read_lines)(const std::byte* data, std::size_t bytes) = nullptr;
+  float (*run_dots)(std::int64_t count) = nullptr;
+
+  // Vectors of n values; every one of these takes any n.
+  // Sum of squares of bf16 values; sum of x[i] * w[i] with fp32 weights.
+  float (*sum_squares)(const BFloat16* x, std::size_t n) = nullptr;
+  float (*dot_f32)(const float* w, const BFloat16* x, std::size_t n) = nullptr;
+  // sum of q[i] * k[i] * (a[i] * b[i]), all bf16.
+  float (*dot4)(const BFloat16* q, const BFloat16* k, const BFloat16* a, const BFloat16* b, std::size_t n) = nullptr;
+  // x = bf(weight * (x * r)); `out` may be x.
+  void (*norm)(const BFloat16* x, const BFloat16* weight, float r, BFloat16* out, std::size_t n) = nullptr;
+  // h[k] = bf(post[k] * y + sum over j of comb[j][k] * h[j]) over n columns; h [copies][dim].
+  void (*expand)(BFloat16* h, std::size_t dim, int copies, const BFloat16* y, const float* post, const float* comb,
+                 std::size_t n) = nullptr;
+  // out = bf(sum over k of pre[k] * h[k]).
+  void (*collapse)(const BFloat16* h, std::size_t dim, int copies, const float* pre, BFloat16* out,
+                   std::size_t n) = nullptr;
+  // h += gate * value.
+  void (*add_scaled)(BFloat16* h, const BFloat16* value, float gate, std::size_t n) = nullptr;
+  // out = bf(weight * silu(min(bf(gate), limit)) * clamp(bf(up), -limit, limit)).
+  void (*swiglu)(const float* gate, const float* up, float limit, float weight, BFloat16* out, std::size_t n) = nullptr;
+  // sum += x, both fp32 sums of bf16 values.
+  void (*accumulate)(float* sum, const BFloat16* x, std::size_t n) = nullptr;
+  // out = bf(sum).
+  void (*to_bf16)(const float* sum, BFloat16* out, std::size_t n) = nullptr;
+  // The FP8 activation quantiser (groups of 32, n a multiple of it), and back.
+  void (*encode_fp8)(const BFloat16* x, std::uint8_t* codes, std::uint8_t* scales, std::size_t n) = nullptr;
+  // e4m3 codes and UE8M0 scales to bf16; n is a multiple of 32.
+  void (*decode_fp8)(const std::uint8_t* codes, const std::uint8_t* scales, BFloat16* out, std::size_t n) = nullptr;
+};
+
+}  // namespace galley::backend::cpu

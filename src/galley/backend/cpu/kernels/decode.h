@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Codes of the small formats to bf16, 32 values a register, exactly and without their scales. Included by kernel
+// sources only.
+#pragma once
+
+#include "galley/backend/cpu/kernels/simd.h"
+
+namespace galley::backend::cpu::GALLEY_ISA {
+
+// bf16 values of the e2m1 codes in the lowest four bits of each of 32 words; the other bits do not matter.
+GALLEY_SIMD U32 DecodeE2M1Words(U16 words) {
+#if defined(__AVX512BW__)
+  // The table is there twice: a look-up uses five bits, and the fifth is not part of the code.
+  alignas(64) static constexpr std::uint16_t kTable[32] = {
+      0x0000, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040, 0x4080, 0x40C0, 0x8000, 0xBF00, 0xBF80,
+      0xBFC0, 0xC000, 0xC040, 0xC080, 0xC0C0, 0x0000, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040,
+      0x4080, 0x40C0, 0x8000, 0xBF00, 0xBF80, 0xBFC0, 0xC000, 0xC040, 0xC080, 0xC0C0};
+  return (U32)_mm512_permutexvar_epi16((__m512i)words, _mm512_load_si512(kTable));
+#else
+  const U16 magnitude = words & 7;
+  U16 bits = (magnitude << 6) + 0x3F00;
+  bits = ((U16)(magnitude != 1) & bits) | ((U16)(magnitude == 1) & 0x3F00);
+  bits &= (U16)(magnitude != 0);
+  return (U32)(bits | ((words & 8) << 12));
+#endif
+}
+
+// bf16 values of e4m3 codes in the upper byte of each of 32 words; the lower byte does not matter. The two NaN codes
+// become +-480, which no checkpoint and no quantiser contains.
+GALLEY_SIMD U32 DecodeE4M3Words(U16 words) {
+  // Arithmetic shift: the sign stays on top and the magnitude lands on exponent and mantissa.
+  const U16 shifted = (U16)((I16)words >> 4) & 0x87F0;
+  const U16 normal = shifted + 0x3C00;
+#if defined(__AVX512BW__)
+  // Magnitudes below 8 are subnormal: multiples of 2^-9.
+  alignas(64) static constexpr std::uint16_t kSubnormal[32] = {
+      0x0000, 0x3B00, 0x3B80, 0x3BC0, 0x3C00, 0x3C20, 0x3C40, 0x3C60, 0x8000, 0xBB00, 0xBB80,
+      0xBBC0, 0xBC00, 0xBC20, 0xBC40, 0xBC60, 0x0000, 0x3B00, 0x3B80, 0x3BC0, 0x3C00, 0x3C20,
+      0x3C40, 0x3C60, 0x8000, 0xBB00, 0xBB80, 0xBBC0, 0xBC00, 0xBC20, 0xBC40, 0xBC60};
+  const __mmask32 small = _mm512_testn_epi16_mask((__m512i)words, _mm512_set1_epi16(0x7800));
+  if (__builtin_expect(small == 0, 1)) return (U32)normal;
+  // Word >> 8 has the code's low bits where a look-up takes them; the sign moves to bit 3.
+  const U16 index = ((words >> 8) & 7) | ((words >> 12) & 8);
+  return (U32)_mm512_mask_permutexvar_epi16((__m512i)normal, small, (__m512i)index, _mm512_load_si512(kSubnormal));
+#else
+  const U16 sign = words & 0x8000, m = (words >> 8) & 0x7F;
+  U16 low = (m << 5) + 0x3B80;                                         // 4 … 7: quarters of 2^-7
+  low = ((U16)(m >= 4) & low) | ((U16)(m < 4) & ((m << 6) + 0x3B00));  // 2, 3: halves of 2^-8
+  low = ((U16)(m != 1) & low) | ((U16)(m == 1) & 0x3B00);
+  low &= (U16)(m != 0);
+  return (U32)(((U16)(m >= 8) & normal) | ((U16)(m < 8) & (low | sign)));
+#endif
+}
+
+// Sixteen e4m3 codes as fp32, in order.
+GALLEY_SIMD F32 DecodeE4M3(const std::uint8_t* codes) {
+  const U32 wide = __builtin_convertvector(LoadAs<U8x16>(codes), U32);
+  const U32 sign = (wide & 0x80u) << 24, magnitude = wide & 0x7Fu;
+  const F32 normal = (F32)((magnitude << 20) + (120u << 23));
+  const F32 small = __builtin_convertvector((I32)magnitude, F32) * 0x1p-9f;
+  const I32 is_small = (I32)((I32)magnitude < 8);
+  return (F32)((U32)Select(is_small, small, normal) | sign);
+}
+
+// Sixteen e2m1 codes, packed two a byte with the low nibble first, as fp32 in order.
+GALLEY_SIMD F32 DecodeE2M1(const std::uint8_t* packed) {
+  std::uint64_t bits;
+  __builtin_memcpy(&bits, packed, sizeof(bits));
+#if defined(__AVX512F__)
+  alignas(64) static constexpr float kTable[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                                                   -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+  const __m512i low = _mm512_set1_epi32(static_cast<int>(bits)), high = _mm512_set1_epi32(static_cast<int>(bits >> 32));
+  const __m512i shifts = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+  const __m512i codes = _mm512_srlv_epi32(_mm512_mask_blend_epi32(0xFF00, low, high), shifts);
+  return (F32)_mm512_permutexvar_ps(codes, _mm512_load_ps(kTable));
+#else
+  constexpr float kGrid[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                               -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+  F32 out{};
+  for (int i = 0; i < 16; ++i) out[i] = kGrid[(bits >> (4 * i)) & 15];
+  return out;
+#endif
+}
+
+}  // namespace galley::backend::cpu::GALLEY_ISA

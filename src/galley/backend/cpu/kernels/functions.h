@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of one instruction set, by name; table.cc gathers them. Included by kernel sources only.
+#pragma once
+
+#include "galley/backend/cpu/kernels.h"
+
+namespace galley::backend::cpu::GALLEY_ISA {
+
+// product.cc
+void Pack(const PackArgs& a);
+void MatrixProduct(const ProductArgs& a);
+// attend.cc
+void Attend(const AttendArgs& a);
+// index.cc
+void IndexScores(const IndexArgs& a);
+// measure.cc
+std::uint32_t ReadLines(const std::byte* data, std::size_t bytes);
+float RunDots(std::int64_t count);
+// rows.cc
+float SumSquares(const BFloat16* x, std::size_t n);
+float DotF32(const float* w, const BFloat16* x, std::size_t n);
+float Dot4(const BFloat16* q, const BFloat16* k, const BFloat16* a, const BFloat16* b, std::size_t n);
+void Norm(const BFloat16* x, const BFloat16* weight, float r, BFloat16* out, std::size_t n);
+void Expand(BFloat16* h, std::size_t dim, int copies, const BFloat16* y, const float* post, const float* comb,
+            std::size_t n);
+void Collapse(const BFloat16* h, std::size_t dim, int copies, const float* pre, BFloat16* out, std::size_t n);
+void AddScaled(BFloat16* h, const BFloat16* value, float gate, std::size_t n);
+void Swiglu(const float* gate, const float* up, float limit, float weight, BFloat16* out, std::size_t n);
+void Accumulate(float* sum, const BFloat16* x, std::size_t n);
+void ToBf16(const float* sum, BFloat16* out, std::size_t n);
+void EncodeFp8(const BFloat16* x, std::uint8_t* codes, std::uint8_t* scales, std::size_t n);
+void DecodeFp8(const std::uint8_t* codes, const std::uint8_t* scales, BFloat16* out, std::size_t n);
+
+// table.cc
+const Kernels& Table();
+
+}  // namespace galley::backend::cpu::GALLEY_ISA

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sixteen fp32 lanes, whatever the processor. Included by kernel sources only; they are compiled once per instruction
+// set into the namespace GALLEY_ISA, so a vector here becomes one register, two or four. Everything is a static inline
+// function of that namespace: an inline function shared with other files could be merged by the linker with a copy
+// that older processors cannot run. For the same reason kernel sources use nothing of the standard library that is a
+// template or an inline function.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#include "galley/tensor/numeric.h"
+
+#define GALLEY_SIMD [[maybe_unused]] static inline __attribute__((always_inline))
+
+namespace galley::backend::cpu::GALLEY_ISA {
+
+using F32 = float __attribute__((vector_size(64)));
+using I32 = std::int32_t __attribute__((vector_size(64)));
+using U32 = std::uint32_t __attribute__((vector_size(64)));
+using U16 = std::uint16_t __attribute__((vector_size(64)));
+using I16 = std::int16_t __attribute__((vector_size(64)));
+using U64 = std::uint64_t __attribute__((vector_size(64)));
+using U8x16 = std::uint8_t __attribute__((vector_size(16)));
+using I8x16 = std::int8_t __attribute__((vector_size(16)));
+using U16x8 = std::uint16_t __attribute__((vector_size(16)));
+using U16x16 = std::uint16_t __attribute__((vector_size(32)));
+using F32x8 = float __attribute__((vector_size(32)));
+using F32x4 = float __attribute__((vector_size(16)));
+
+inline constexpr std::size_t kLanes = 16;
+
+GALLEY_SIMD std::size_t Least(std::size_t a, std::size_t b) {
+  return a < b ? a : b;
+}
+
+template <typename V>
+GALLEY_SIMD V LoadAs(const void* p) {
+  V v;
+  __builtin_memcpy(&v, p, sizeof(V));
+  return v;
+}
+template <typename V>
+GALLEY_SIMD void StoreAs(void* p, V v) {
+  __builtin_memcpy(p, &v, sizeof(V));
+}
+GALLEY_SIMD F32 Load(const float* p) {
+  return LoadAs<F32>(p);
+}
+GALLEY_SIMD void Store(float* p, F32 v) {
+  StoreAs(p, v);
+}
+
+GALLEY_SIMD F32 Broadcast(float x) {
+#if defined(__AVX512F__)
+  return (F32)_mm512_set1_ps(x);
+#else
+  return F32{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+#endif
+}
+GALLEY_SIMD U32 BroadcastBits(std::uint32_t x) {
+#if defined(__AVX512F__)
+  return (U32)_mm512_set1_epi32(static_cast<int>(x));
+#else
+  return U32{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+#endif
+}
+
+// a where the mask is all ones, b where it is zero.
+GALLEY_SIMD F32 Select(I32 mask, F32 a, F32 b) {
+  return (F32)((mask & (I32)a) | (~mask & (I32)b));
+}
+
+// a * b + c, rounded once where the processor can.
+GALLEY_SIMD F32 Fma(F32 a, F32 b, F32 c) {
+#if defined(__AVX512F__)
+  return (F32)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+  const F32x8 low = (F32x8)_mm256_fmadd_ps((__m256)__builtin_shufflevector(a, a, 0, 1, 2, 3, 4, 5, 6, 7),
+                                           (__m256)__builtin_shufflevector(b, b, 0, 1, 2, 3, 4, 5, 6, 7),
+                                           (__m256)__builtin_shufflevector(c, c, 0, 1, 2, 3, 4, 5, 6, 7));
+  const F32x8 high = (F32x8)_mm256_fmadd_ps((__m256)__builtin_shufflevector(a, a, 8, 9, 10, 11, 12, 13, 14, 15),
+                                            (__m256)__builtin_shufflevector(b, b, 8, 9, 10, 11, 12, 13, 14, 15),
+                                            (__m256)__builtin_shufflevector(c, c, 8, 9, 10, 11, 12, 13, 14, 15));
+  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+#else
+  return a * b + c;
+#endif
+}
+
+// acc[i] += a[2i + 1] * b[2i + 1], then a[2i] * b[2i]; a and b hold 32 bf16 values.
+GALLEY_SIMD F32 DotPairs(F32 acc, U32 a, U32 b) {
+#if defined(__AVX512BF16__)
+  return (F32)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a, (__m512bh)b);
+#else
+  acc = Fma((F32)(a & 0xFFFF0000u), (F32)(b & 0xFFFF0000u), acc);
+  return Fma((F32)(a << 16), (F32)(b << 16), acc);
+#endif
+}
+
+GALLEY_SIMD F32 Max(F32 a, F32 b) {
+#if defined(__AVX512F__)
+  return (F32)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+  return Select(a > b, a, b);
+#endif
+}
+GALLEY_SIMD F32 Min(F32 a, F32 b) {
+#if defined(__AVX512F__)
+  return (F32)_mm512_min_ps((__m512)a, (__m512)b);
+#else
+  return Select(a < b, a, b);
+#endif
+}
+
+// Sum of the lanes: halves are folded, 16 to 8 to 4 to 2 to 1.
+GALLEY_SIMD float SumLanes(F32 v) {
+  const F32x8 a = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+                  __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+  const F32x4 b = __builtin_shufflevector(a, a, 0, 1, 2, 3) + __builtin_shufflevector(a, a, 4, 5, 6, 7);
+  const F32x4 c = b + __builtin_shufflevector(b, b, 2, 3, 2, 3);
+  return c[0] + c[1];
+}
+GALLEY_SIMD float MaxLanes(F32 v) {
+  float largest = v[0];
+  for (int i = 1; i < 16; ++i) largest = v[i] > largest ? v[i] : largest;
+  return largest;
+}
+
+// bf16 values as fp32 and back (to nearest, ties to even; NaN stays NaN).
+GALLEY_SIMD F32 LoadBf16(const BFloat16* p) {
+  return (F32)(__builtin_convertvector(LoadAs<U16x16>(p), U32) << 16);
+}
+GALLEY_SIMD U32 Bf16Bits(F32 x) {  // in the upper half of each lane
+  const U32 bits = (U32)x;
+  const U32 rounded = (bits + (0x7FFFu + ((bits >> 16) & 1u))) & 0xFFFF0000u;
+  return (U32)Select(x != x, (F32)((bits | 0x400000u) & 0xFFFF0000u), (F32)rounded);
+}
+GALLEY_SIMD F32 RoundBf16(F32 x) {
+  return (F32)Bf16Bits(x);
+}
+GALLEY_SIMD void StoreBf16(BFloat16* p, F32 x) {
+  StoreAs(p, __builtin_convertvector(Bf16Bits(x) >> 16, U16x16));
+}
+GALLEY_SIMD BFloat16 RoundOne(float x) {
+  std::uint32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof(bits));
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return BFloat16{static_cast<std::uint16_t>((bits >> 16) | 0x40u)};
+  return BFloat16{static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16)};
+}
+GALLEY_SIMD float OneFloat(BFloat16 x) {
+  const std::uint32_t bits = static_cast<std::uint32_t>(x.bits) << 16;
+  float value;
+  __builtin_memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+// 2^(byte - 127); byte 0 counts as zero and byte 255 as infinity.
+GALLEY_SIMD float ScaleOf(std::uint8_t byte) {
+  const std::uint32_t bits = static_cast<std::uint32_t>(byte) << 23;
+  float value;
+  __builtin_memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+// e^x for x <= 88; zero below -87.3. Relative error under 2e-7.
+GALLEY_SIMD F32 Exp(F32 x) {
+  const F32 clamped = Min(Max(x, Broadcast(-87.33f)), Broadcast(88.0f));
+  const F32 magic = Broadcast(12582912.0f);  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+  const F32 shifted = Fma(clamped, Broadcast(1.44269504f), magic);
+  const F32 n = shifted - magic;
+  F32 r = Fma(n, Broadcast(-0.693359375f), clamped);
+  r = Fma(n, Broadcast(2.12194440e-4f), r);
+  F32 p = Broadcast(1.9875691500e-4f);
+  p = Fma(p, r, Broadcast(1.3981999507e-3f));
+  p = Fma(p, r, Broadcast(8.3334519073e-3f));
+  p = Fma(p, r, Broadcast(4.1665795894e-2f));
+  p = Fma(p, r, Broadcast(1.6666665459e-1f));
+  p = Fma(p, r, Broadcast(5.0000001201e-1f));
+  const F32 e = Fma(p, r * r, r) + 1.0f;
+  const U32 exponent = ((U32)shifted - 0x4B400000u) << 23;
+  const F32 result = (F32)((U32)e + exponent);
+  return Select(x != x, x, Select(x < -87.3f, F32{}, result));
+}
+
+// Scale of the FP8 activation quantiser for a group of 32: 2^ceil(log2(max(amax, 1e-4) / 448)).
+GALLEY_SIMD float Fp8GroupScale(F32 a, F32 b) {
+  const U32 magnitude = BroadcastBits(0x7FFFFFFFu);
+  float largest = MaxLanes(Max((F32)((U32)a & magnitude), (F32)((U32)b & magnitude)));
+  if (!(largest > 1e-4f)) largest = 1e-4f;
+  const float ratio = largest * (1.0f / 448.0f);
+  std::uint32_t bits;
+  __builtin_memcpy(&bits, &ratio, sizeof(bits));
+  bits = (bits + 0x7FFFFFu) & 0x7F800000u;
+  float scale;
+  __builtin_memcpy(&scale, &bits, sizeof(scale));
+  return scale;
+}
+
+// e4m3 codes of |v| <= 448, one in each lane.
+GALLEY_SIMD U32 EncodeE4M3(F32 v) {
+  const U32 bits = (U32)v, sign = (bits >> 24) & 0x80u, magnitude = bits & 0x7FFFFFFFu;
+  const U32 small = (U32)((F32)magnitude + 16384.0f) & 0xFu;
+  const U32 normal = ((magnitude + (0x7FFFFu + ((magnitude >> 20) & 1u))) >> 20) - (120u << 3);
+  const I32 is_small = (I32)((I32)magnitude < (I32)BroadcastBits(121u << 23));
+  return ((U32)Select(is_small, (F32)small, (F32)normal) & 0x7Fu) | sign;
+}
+
+// The value of |v| <= 448 on the e4m3 grid.
+GALLEY_SIMD F32 RoundE4M3(F32 v) {
+  const U32 bits = (U32)v, sign = bits & 0x80000000u, magnitude = bits & 0x7FFFFFFFu;
+  const F32 shift = Broadcast(16384.0f);  // 2^14: its last place is the subnormal step 2^-9
+  const F32 small = ((F32)magnitude + shift) - shift;
+  const U32 normal = (magnitude + (0x7FFFFu + ((magnitude >> 20) & 1u))) & 0xFFF00000u;
+  const I32 is_small = (I32)((I32)magnitude < (I32)BroadcastBits(121u << 23));
+  return (F32)((U32)Select(is_small, small, (F32)normal) | sign);
+}
+
+}  // namespace galley::backend::cpu::GALLEY_ISA

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/backend/cpu/kernels/functions.h"
+
+namespace galley::backend::cpu::GALLEY_ISA {
+namespace {
+
+constinit const Kernels kTable = {.pack = Pack,
+                                  .product = MatrixProduct,
+                                  .attend = Attend,
+                                  .index_scores = IndexScores,
+                                  .read_lines = ReadLines,
+                                  .run_dots = RunDots,
+                                  .sum_squares = SumSquares,
+                                  .dot_f32 = DotF32,
+                                  .dot4 = Dot4,
+                                  .norm = Norm,
+                                  .expand = Expand,
+                                  .collapse = Collapse,
+                                  .add_scaled = AddScaled,
+                                  .swiglu = Swiglu,
+                                  .accumulate = Accumulate,
+                                  .to_bf16 = ToBf16,
+                                  .encode_fp8 = EncodeFp8,
+                                  .decode_fp8 = DecodeFp8};
+
+}  // namespace
+
+const Kernels& Table() {
+  return kTable;
+}
+
+}  // namespace galley::backend::cpu::GALLEY_ISA

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory plan against what is really taken, against known figures of the full-size model, and as a gate.
+#include "galley/engine/memory_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "galley/engine/engine_for_test.h"
+#include "galley/engine/loaded_model.h"
+#include "galley/io/test_files.h"
+#include "galley/model/test_configs.h"
+
+namespace galley::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct PlanCase {
+  const char* model;
+  bool drafts;
+};
+
+class MemoryPlanOf : public ::testing::TestWithParam<PlanCase> {};
+
+TEST_P(MemoryPlanOf, EqualsWhatIsTaken) {
+  const LoadOptions options = {.model_dir = std::filesystem::path(GALLEY_SOURCE_DIR) / GetParam().model,
+                               .threads = 1,
+                               .rows_max = 192,
+                               .logit_rows_max = 7,
+                               .sequences_max = 5,
+                               .blocks = 33,
+                               .drafts = GetParam().drafts,
+                               .max_seq_len = 700,
+                               .snapshots = 3};
+  auto loaded = LoadedModel::Load(options);
+  ASSERT_TRUE(loaded) << loaded.error().ToString();
+  const MemoryPlan& plan = loaded->memory_plan();
+  // Weights are read where their files are mapped, and snapshots are taken by the executor.
+  const auto taken = [&] { return static_cast<std::int64_t>(loaded->backend().allocated_bytes()); };
+  const std::int64_t before = taken();
+  EXPECT_EQ(before, plan.total() - plan.BytesOf(MemoryKind::kWeights) - plan.BytesOf(MemoryKind::kSnapshots));
+  const auto state = model::StateStorage::Create(loaded->backend(), loaded->config(), 33, 5);
+  ASSERT_TRUE(state);
+  EXPECT_EQ(taken() - before, plan.BytesOf(MemoryKind::kBlocks) + plan.BytesOf(MemoryKind::kSlots));
+  const std::int64_t then = taken();
+  const auto places = model::StateStorage::Create(loaded->backend(), loaded->config(), 3, 3);
+  ASSERT_TRUE(places);
+  EXPECT_EQ(taken() - then, plan.BytesOf(MemoryKind::kSnapshots));
+  EXPECT_EQ(plan.tokens, 33 * 128);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, MemoryPlanOf,
+                         ::testing::Values(PlanCase{"tests/golden/v41_probe", false},
+                                           PlanCase{"tests/golden/v41_probe", true}, PlanCase{"models/nano", true}),
+                         [](const auto& test) {
+                           return std::string(test.param.drafts ? "Drafts" : "Plain") + std::to_string(test.index);
+                         });
+
+// Facts of the published model: 113,920 bytes of history a block; 128 sequences of 8,192 tokens are 64 blocks each.
+TEST(MemoryPlanTest, FullSizeModelWithoutItsWeights) {
+  const auto config = model::ParseConfig(model::FlashConfigJson(), "config.json");
+  ASSERT_TRUE(config);
+  EngineOptions options;
+  options.max_seqs = 128;
+  options.max_seq_len = 8192;
+  options.step_rows_max = 4096;
+  const auto plan = PlanMemory(options, *config);
+  ASSERT_TRUE(plan) << plan.error().ToString();
+  EXPECT_EQ(plan->BytesOf(MemoryKind::kBlocks), std::int64_t{128} * 64 * 113'920);
+  EXPECT_EQ(plan->tokens, 128 * 8192);
+  EXPECT_NEAR(static_cast<double>(plan->BytesOf(MemoryKind::kWeights)), 510e9, 5e9);
+  // Logits alone: one row a sequence, 129,280 fp32 values.
+  EXPECT_GT(plan->BytesOf(MemoryKind::kWorkspace), std::int64_t{128} * 129'280 * 4);
+  const std::string text = ToText(*plan, std::int64_t{1} << 40);
+  for (const char* word : {"routed experts (I8 F8_E8M0)", "8192 x 111.25 KiB", "history of 1048576 tokens", "fits"}) {
+    EXPECT_THAT(text, HasSubstr(word));
+  }
+  EXPECT_THAT(ToText(*plan, std::int64_t{1} << 30), HasSubstr("does not fit"));
+}
+
+TEST(MemoryPlanTest, StartIsRefusedByOneByte) {
+  EngineOptions options = Options();
+  const auto config = model::ParseConfig(io::ReadBytes(kProbe / "config.json"), "config.json");
+  ASSERT_TRUE(config) << config.error().ToString();
+  const auto plan = PlanMemory(options, *config);
+  ASSERT_TRUE(plan);
+  options.memory_limit = plan->total();
+  const auto fits = Engine::Create(options);
+  ASSERT_TRUE(fits) << fits.error().ToString();
+  EXPECT_EQ((*fits)->memory_plan().total(), plan->total());
+  options.memory_limit = plan->total() - 1;
+  const auto refused = Engine::Create(options);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_THAT(refused.error().ToString(), HasSubstr("may be used; lower "));
+}
+
+// The advice names the option whose part is largest, and how much of it would fit.
+TEST(MemoryPlanTest, RefusalSaysWhatToLower) {
+  MemoryPlan plan;
+  plan.items = {{MemoryKind::kWeights, "weights", 1, 1000},
+                {MemoryKind::kWorkspace, "step", 1, 500},
+                {MemoryKind::kBlocks, "blocks", 100, 50},
+                {MemoryKind::kSlots, "slots", 4, 100}};
+  EXPECT_TRUE(plan.Fits(6900));
+  // 5000 of 6900 are blocks; 3000 less the other 1900 leave 1100, which is 22 blocks of 50.
+  EXPECT_EQ(
+      plan.Fits(3000).error().ToString(),
+      "memory: 6.74 KiB are planned (weights 1000 B, workspace 500 B, blocks 4.88 KiB, slots 400 B), but 2.93 KiB "
+      "may be used; lower the tokens to hold (--max-tokens, --max-seq-len, --blocks), which take 4.88 KiB; 22 "
+      "blocks of 100 would fit");
+  EXPECT_THAT(plan.Fits(900).error().message, HasSubstr("the weights alone do not fit"));
+}
+
+}  // namespace
+}  // namespace galley::engine

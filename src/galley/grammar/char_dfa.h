@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Automaton over code points, made deterministic only where it is walked. One per regex, shared by every lexeme that
+// uses it. Not safe for concurrent use: a grammar belongs to one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "galley/grammar/char_classes.h"
+#include "galley/grammar/regex.h"
+
+namespace galley::grammar {
+
+class CharDfa {
+ public:
+  using State = std::uint32_t;
+  static constexpr State kDead = 0;  // nothing can match any more
+  static constexpr int kNoLabel = -1;
+
+  // kFull: the whole text must match. kSearch: some part of it must, as ECMA-262's test() decides.
+  enum class Mode { kFull, kSearch };
+
+  // `options[i]` matches with label i; the lowest label wins. Errors: kTooComplex when repeats unroll too far.
+  [[nodiscard]] static Compiled<std::shared_ptr<CharDfa>> Create(std::vector<Regex> options, Mode mode,
+                                                                 const Limits& limits);
+
+  [[nodiscard]] const CharClasses& classes() const { return classes_; }
+  [[nodiscard]] State start() const { return start_; }
+  [[nodiscard]] State Step(State state, std::uint32_t char_class);
+  // Label of the option that the text read so far matches, or kNoLabel.
+  [[nodiscard]] int Label(State state) const { return labels_[state]; }
+  // Every continuation matches too.
+  [[nodiscard]] bool universal(State state) const { return state == all_; }
+  // A limit was reached; answers since then treat unknown states as dead.
+  [[nodiscard]] bool overflowed() const { return overflowed_; }
+  [[nodiscard]] bool Matches(std::string_view utf8);
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+
+ private:
+  friend class CharDfaBuilder;
+  struct NfaState {
+    enum class Kind : std::uint8_t { kSet, kSplit, kAssert, kMatch, kAll };
+    Kind kind;
+    std::uint32_t arg = 0;   // set, assertion or label
+    std::uint32_t next = 0;  // kSet, kAssert
+    std::vector<std::uint32_t> outs;
+  };
+  // What the assertions see on the left of the next character.
+  enum Left : std::uint32_t { kLeftOther, kLeftStart, kLeftWord, kLeftLineEnd };
+
+  struct Key {
+    std::vector<std::uint32_t> states;
+    Left left;
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    std::size_t operator()(const Key& key) const;
+  };
+
+  CharDfa() = default;
+  State Intern(std::vector<std::uint32_t> states, Left left);
+  // Follows empty moves from `from`; assertions stay in the result unless `resolve`, when `right` decides them.
+  void Close(std::span<const std::uint32_t> from, Left left, bool resolve, Left right, std::vector<std::uint32_t>& out);
+  [[nodiscard]] static bool Holds(Regex::Assertion assertion, Left left, Left right, bool at_end);
+  int ComputeLabel(const Key& key);
+
+  std::vector<NfaState> nfa_;
+  std::uint32_t nfa_start_ = 0;
+  bool has_assertions_ = false;
+  CharClasses classes_;
+  std::vector<std::vector<bool>> member_;  // [set][class]
+  std::vector<Left> left_after_;           // by class
+  std::unordered_map<Key, State, KeyHash> ids_;
+  std::vector<const Key*> keys_;
+  std::vector<std::vector<State>> rows_;  // by state and class; kUnknown where not walked yet
+  std::vector<int> labels_;
+  std::vector<std::uint32_t> mark_;
+  std::uint32_t mark_now_ = 0;
+  State start_ = kDead;
+  State all_ = 0xFFFFFFFF;
+  std::uint32_t states_max_ = 0;
+  bool overflowed_ = false;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace galley::grammar

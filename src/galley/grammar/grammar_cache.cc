@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/grammar/grammar_cache.h"
+
+#include <fmt/format.h>
+
+namespace galley::grammar {
+
+std::string GrammarCache::KeyOf(std::string_view kind, const JsonValue& spec, const std::vector<Marker>& markers,
+                                const CompileOptions& options, const Vocabulary* vocabulary) {
+  const Limits& l = options.limits;
+  std::string key =
+      fmt::format("{}|{}|{}{}{}|{},{},{},{},{},{},{}|", kind, static_cast<const void*>(vocabulary),
+                  static_cast<int>(options.whitespace), options.any_order, options.lenient, l.nesting_max,
+                  l.nfa_states_max, l.dfa_states_max, l.goals_max, l.branches_max, l.steps_max, l.matcher_bytes_max);
+  for (const Marker& marker : markers) key += fmt::format("{}={}|", JsonQuote(marker.text), marker.token);
+  return key + JsonText(spec);
+}
+
+std::size_t GrammarCache::BytesOf(const Entry& entry) {
+  std::size_t out = sizeof(Entry) + 2 * entry.key.size();
+  if (!entry.result) return out + entry.result.error().message.size();
+  return out + entry.result->program->noted_bytes();
+}
+
+void GrammarCache::Shrink() {
+  stats_.bytes = 0;
+  for (Entry& entry : entries_) {
+    entry.bytes = BytesOf(entry);  // lexemes grow while they are used
+    stats_.bytes += entry.bytes;
+  }
+  while (stats_.bytes > bytes_max_ && entries_.size() > 1) {
+    stats_.bytes -= entries_.back().bytes;
+    index_.erase(entries_.back().key);
+    entries_.pop_back();
+  }
+  stats_.entries = entries_.size();
+}
+
+std::optional<Compiled<Grammar>> GrammarCache::Find(std::string_view key) {
+  const auto found = index_.find(key);
+  if (found == index_.end()) {
+    ++stats_.misses;
+    return std::nullopt;
+  }
+  ++stats_.hits;
+  entries_.splice(entries_.begin(), entries_, found->second);
+  return entries_.front().result;
+}
+
+void GrammarCache::Put(std::string key, Compiled<Grammar> result) {
+  if (index_.find(key) != index_.end()) return;
+  if (result) result->program->NoteBytes();
+  entries_.push_front({std::move(key), std::move(result), 0});
+  index_.emplace(entries_.front().key, entries_.begin());
+  Shrink();
+}
+
+Compiled<Grammar> GrammarCache::Get(std::string_view kind, const JsonValue& spec, const std::vector<Marker>& markers,
+                                    const CompileOptions& options, std::shared_ptr<const Vocabulary> vocabulary) {
+  std::string key = KeyOf(kind, spec, markers, options, vocabulary.get());
+  if (auto known = Find(key)) return std::move(*known);
+  Compiled<Grammar> result = CompileKind(kind, spec, markers, options, std::move(vocabulary));
+  Put(std::move(key), result);
+  return result;
+}
+
+}  // namespace galley::grammar

@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/grammar/matcher.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "galley/base/check.h"
+
+namespace galley::grammar {
+namespace {
+
+constexpr std::size_t kMasksKept = 96;
+constexpr ParseStates::Id kNotWalked = 0xFFFFFFFF;
+
+void SetBit(std::vector<MaskWord>& mask, std::uint32_t id) {
+  mask[id / 64] |= MaskWord{1} << (id % 64);
+}
+
+void SetAll(std::vector<MaskWord>& mask, const std::vector<MaskWord>& bits) {
+  for (std::size_t i = 0; i < mask.size(); ++i) mask[i] |= bits[i];
+}
+
+}  // namespace
+
+Matcher::Matcher(Grammar grammar) : grammar_(std::move(grammar)) {
+  session_ = std::make_shared<Session>(*grammar_.program);
+  history_.push_back(session_->states.start());
+}
+
+std::unique_ptr<Matcher> Matcher::Fork() const {
+  std::unique_ptr<Matcher> out(new Matcher());
+  out->grammar_ = grammar_;
+  out->session_ = session_;
+  out->history_ = history_;
+  out->terminated_ = terminated_;
+  return out;
+}
+
+Matcher::Id Matcher::After(Id from, std::uint32_t token) {
+  const Vocabulary& vocabulary = *grammar_.vocabulary;
+  if (token >= vocabulary.size()) return ParseStates::kDead;
+  ParseStates& states = session_->states;
+  if (vocabulary.is_special(token)) return states.StepToken(from, token, vocabulary.is_end(token));
+  const std::string_view bytes = vocabulary.bytes(token);
+  if (bytes.empty()) return ParseStates::kDead;
+  for (const char c : bytes) {
+    from = states.Step(from, static_cast<std::uint8_t>(c));
+    if (from == ParseStates::kDead) break;
+  }
+  return from;
+}
+
+bool Matcher::Accept(std::uint32_t token) {
+  if (terminated_) return false;
+  const Id now = history_.back();
+  if (token < grammar_.vocabulary->size() && grammar_.vocabulary->is_end(token) &&
+      session_->states.state(now).complete) {
+    history_.push_back(now);
+    terminated_ = true;
+    return true;
+  }
+  const Id next = After(now, token);
+  if (next == ParseStates::kDead) return false;
+  history_.push_back(next);
+  CompactIfLarge();
+  return true;
+}
+
+std::size_t Matcher::Accept(std::span<const std::uint32_t> tokens) {
+  std::size_t count = 0;
+  while (count < tokens.size() && Accept(tokens[count])) ++count;
+  return count;
+}
+
+void Matcher::Rollback(std::size_t count) {
+  count = std::min(count, history_.size() - 1);
+  if (count == 0) return;
+  history_.resize(history_.size() - count);
+  terminated_ = false;
+}
+
+void Matcher::Reset() {
+  Rollback(history_.size());
+}
+
+bool Matcher::can_stop() {
+  return session_->states.state(history_.back()).complete;
+}
+
+bool Matcher::must_stop() {
+  ParseStates& states = session_->states;
+  const Id id = history_.back();
+  if (terminated_) return true;
+  if (!states.state(id).complete || !states.state(id).tokens.empty()) return false;
+  if (states.state(id).lexemes.empty()) return true;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    if (states.Step(id, static_cast<std::uint8_t>(byte)) != ParseStates::kDead) return false;
+  }
+  return true;
+}
+
+void Matcher::CompactIfLarge() {
+  if (session_.use_count() > 1 || session_->states.bytes() < grammar_.program->limits().matcher_bytes_max) return;
+  history_ = session_->states.Compact(history_);
+  session_->kept.clear();
+  session_->kept_at.clear();
+  session_->oldest = 0;
+}
+
+std::size_t Matcher::bytes() const {
+  return session_->states.bytes() + session_->kept.size() * grammar_.vocabulary->mask_words() * 8 +
+         history_.size() * sizeof(Id);
+}
+
+const std::vector<MaskWord>& Matcher::MaskOf(Id id) {
+  Session& session = *session_;
+  const auto found = session.kept_at.find(id);
+  if (found != session.kept_at.end()) return session.kept[found->second].mask;
+  // A state that comes back later is cheap to compute again from its lexemes' masks.
+  std::size_t slot = session.kept.size();
+  if (slot < kMasksKept) {
+    session.kept.emplace_back();
+  } else {
+    slot = session.oldest;
+    session.oldest = (slot + 1) % kMasksKept;
+    session.kept_at.erase(session.kept[slot].id);
+  }
+  session.kept[slot].id = id;
+  session.kept[slot].mask.assign(grammar_.vocabulary->mask_words(), 0);
+  session.kept_at.emplace(id, slot);
+  Compute(id, session.kept[slot].mask);
+  return session.kept[slot].mask;
+}
+
+std::size_t CountTokens(std::span<const MaskWord> mask) {
+  std::size_t count = 0;
+  for (const MaskWord word : mask) count += static_cast<std::size_t>(std::popcount(word));
+  return count;
+}
+
+void Matcher::FillMask(std::span<MaskWord> out) {
+  CHECK(out.size() == grammar_.vocabulary->mask_words()) << "mask row of " << out.size() << " words";
+  if (terminated_) {
+    std::fill(out.begin(), out.end(), 0);
+    return;
+  }
+  const std::vector<MaskWord>& mask = MaskOf(history_.back());
+  std::copy(mask.begin(), mask.end(), out.begin());
+}
+
+std::vector<bool> Matcher::FillTreeMasks(std::span<const std::int32_t> parents, std::span<const std::uint32_t> tokens,
+                                         std::span<MaskWord> out) {
+  const std::size_t words = grammar_.vocabulary->mask_words();
+  CHECK(parents.size() == tokens.size() && out.size() == tokens.size() * words) << "tree mask shapes differ";
+  std::fill(out.begin(), out.end(), 0);
+  std::vector<bool> valid(tokens.size(), false);
+  std::vector<Id> ids(tokens.size(), ParseStates::kDead);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    CHECK(parents[i] < static_cast<std::int32_t>(i)) << "draft tree node " << i << " comes before its parent";
+    const Id parent = parents[i] < 0 ? history_.back() : ids[static_cast<std::size_t>(parents[i])];
+    if (terminated_ || parent == ParseStates::kDead) continue;
+    if (tokens[i] < grammar_.vocabulary->size() && grammar_.vocabulary->is_end(tokens[i]) &&
+        session_->states.state(parent).complete) {
+      valid[i] = true;  // the text ends here; nothing may follow
+      continue;
+    }
+    ids[i] = After(parent, tokens[i]);
+    if (ids[i] == ParseStates::kDead) continue;
+    valid[i] = true;
+    const std::vector<MaskWord>& mask = MaskOf(ids[i]);
+    std::copy(mask.begin(), mask.end(), out.begin() + static_cast<std::ptrdiff_t>(i * words));
+  }
+  return valid;
+}
+
+// Adds the tokens below `top` whose bytes from there on the grammar takes. session_->row holds what is known of the
+// steps from `from`; callers reset it when `from` changes.
+void Matcher::Walk(const TokenTrie& trie, std::uint32_t top, Id from, std::vector<MaskWord>& mask,
+                   std::vector<std::uint32_t>& doubtful) {
+  ParseStates& states = session_->states;
+  const std::size_t base = trie.depth(top);
+  std::vector<Id>& path = session_->path;
+  std::vector<char>& guessed = session_->guessed;
+  std::vector<Id>& row = session_->row;
+  if (path.size() <= trie.depth_max()) {
+    path.resize(trie.depth_max() + 1u);
+    guessed.resize(trie.depth_max() + 1u);
+  }
+  guessed[0] = 0;
+  const std::uint32_t end = top + trie.skip(top);
+  for (std::uint32_t node = top + 1; node < end;) {
+    const std::size_t depth = trie.depth(node) - base;
+    Id next = ParseStates::kDead;
+    if (depth == 1) {
+      Id& known = row[trie.byte(node)];
+      if (known == kNotWalked) known = states.Step(from, trie.byte(node));
+      next = known;
+    } else {
+      next = states.Step(path[depth - 1], trie.byte(node));
+    }
+    if (next == ParseStates::kDead) {
+      node += trie.skip(node);
+      continue;
+    }
+    path[depth] = next;
+    guessed[depth] = static_cast<char>(guessed[depth - 1] != 0 || states.state(next).guessed);
+    for (const std::uint32_t token : trie.tokens(node)) {
+      if (guessed[depth] != 0) {
+        doubtful.push_back(token);
+      } else {
+        SetBit(mask, token);
+      }
+    }
+    ++node;
+  }
+}
+
+void Matcher::AddPlainString(const Item& item, Machine::PlainBody body, std::vector<MaskWord>& mask,
+                             std::vector<std::uint32_t>& doubtful) {
+  const Vocabulary& vocabulary = *grammar_.vocabulary;
+  const Vocabulary::PlainStrings& plain = vocabulary.plain_strings();
+  const bool roomy = body.room >= plain.count_max;
+  const std::size_t shorts = plain.short_ones.size();
+  if (roomy) {
+    SetAll(mask, plain.all);
+  } else {
+    SetAll(mask, plain.short_ones[std::min<std::size_t>(body.room, shorts - 1)]);
+    for (const auto& token : plain.long_ones) {
+      if (token.count <= body.room) SetBit(mask, token.id);
+    }
+  }
+  const bool captures = session_->states.Captures(item);
+  const bool some_used = captures && !object_rules::Undeclared(session_->states.payload(item.payload)).empty();
+  const auto used = [&](std::string_view tail) { return some_used && session_->states.NameUsed(item, tail); };
+  for (const auto& token : plain.closers) {
+    if (token.count < body.need || token.count > body.room) continue;
+    if (!used(vocabulary.bytes(token.id))) SetBit(mask, token.id);
+  }
+  const Id then = session_->states.AfterLexeme(item, body.label, captures);
+  if (then == ParseStates::kDead || session_->states.state(then).lexemes.empty()) return;
+  session_->row.assign(256, kNotWalked);
+  if (roomy && body.need == 0 && !some_used) return Walk(plain.after_quote, 0, then, mask, doubtful);
+  for (const auto& exit : plain.exits) {
+    if (exit.count < body.need || exit.count > body.room) continue;
+    if (!used(vocabulary.trie().Path(exit.id))) Walk(vocabulary.trie(), exit.id, then, mask, doubtful);
+  }
+}
+
+void Matcher::AddItem(const Item& item, std::vector<MaskWord>& mask, std::vector<std::uint32_t>& doubtful) {
+  Program& program = *grammar_.program;
+  const Vocabulary& vocabulary = *grammar_.vocabulary;
+  const Node& node = program.node(item.node);
+  const bool is_key = node.kind == Node::Kind::kObjectKey;
+  const std::uint32_t index = is_key ? program.object(node.arg).key_machine : node.machine;
+  Machine& machine = program.machine(index);
+  if (const auto body = machine.plain_body(item.lexeme)) return AddPlainString(item, *body, mask, doubtful);
+  const bool captures = session_->states.Captures(item);
+  const LexemeMask& own = program.MaskOf(index, item.lexeme, vocabulary, captures);
+  std::vector<bool> used(captures ? own.exits.size() : 0, false);
+  std::vector<std::uint32_t> banned;
+  if (captures && !object_rules::Undeclared(session_->states.payload(item.payload)).empty()) {
+    for (std::size_t i = 0; i < own.exits.size(); ++i) {
+      if (static_cast<std::uint32_t>(own.exits[i].label) < program.object(node.arg).names) continue;
+      if (!session_->states.NameUsed(item, vocabulary.trie().Path(own.exits[i].node))) continue;
+      used[i] = true;
+      const auto tokens = vocabulary.trie().tokens(own.exits[i].node);
+      banned.insert(banned.end(), tokens.begin(), tokens.end());
+    }
+  }
+  std::sort(banned.begin(), banned.end());
+  if (own.dense && banned.empty()) {
+    SetAll(mask, own.bits);
+  } else if (own.dense) {
+    std::vector<MaskWord> bits = own.bits;
+    for (const std::uint32_t id : banned) bits[id / 64] &= ~(MaskWord{1} << (id % 64));
+    SetAll(mask, bits);
+  } else {
+    for (const std::uint32_t id : own.ids) {
+      if (!std::binary_search(banned.begin(), banned.end(), id)) SetBit(mask, id);
+    }
+  }
+  Id then = ParseStates::kDead;
+  int label = Machine::kNoLabel;
+  for (std::size_t i = 0; i < own.exits.size(); ++i) {
+    if (captures && (used[i] || vocabulary.trie().leaf(own.exits[i].node))) continue;
+    if (own.exits[i].label != label) {
+      label = own.exits[i].label;
+      then = session_->states.AfterLexeme(item, label, captures);
+      session_->row.assign(256, kNotWalked);
+      if (then != ParseStates::kDead && session_->states.state(then).lexemes.empty()) then = ParseStates::kDead;
+    }
+    if (then != ParseStates::kDead) Walk(vocabulary.trie(), own.exits[i].node, then, mask, doubtful);
+  }
+}
+
+void Matcher::AddTokens(const Item& item, std::vector<MaskWord>& mask) const {
+  const Node& node = grammar_.program->node(item.node);
+  const Vocabulary& vocabulary = *grammar_.vocabulary;
+  if (node.kind == Node::Kind::kTokens) {
+    for (const std::uint32_t id : node.outs) {
+      if (id < vocabulary.size()) SetBit(mask, id);
+    }
+    return;
+  }
+  for (std::uint32_t id = 0; id < vocabulary.size(); ++id) {
+    if (vocabulary.is_special(id) && !vocabulary.is_end(id) &&
+        !std::binary_search(node.outs.begin(), node.outs.end(), id)) {
+      SetBit(mask, id);
+    }
+  }
+}
+
+void Matcher::Compute(Id id, std::vector<MaskWord>& mask) {
+  const Vocabulary& vocabulary = *grammar_.vocabulary;
+  std::vector<std::uint32_t> doubtful;
+  const ParseStates::State& state = session_->states.state(id);
+  for (const Item& item : state.lexemes) AddItem(item, mask, doubtful);
+  for (const Item& item : state.tokens) AddTokens(item, mask);
+  if (state.complete) {
+    for (const std::uint32_t end : vocabulary.ends()) SetBit(mask, end);
+  }
+  for (const std::uint32_t token : doubtful) {
+    if (After(id, token) != ParseStates::kDead) SetBit(mask, token);
+  }
+  if (grammar_.program->overflowed()) std::fill(mask.begin(), mask.end(), 0);
+}
+
+std::string Matcher::ForcedText(std::size_t bytes_max) {
+  return terminated_ ? std::string() : ForcedFrom(history_.back(), bytes_max);
+}
+
+std::string Matcher::ForcedFrom(Id id, std::size_t bytes_max) {
+  std::string out;
+  ParseStates& states = session_->states;
+  while (out.size() < bytes_max) {
+    if (states.state(id).complete || !states.state(id).tokens.empty()) break;
+    Id next = ParseStates::kDead;
+    int forced = -1;
+    for (int byte = 0; byte < 256 && forced != -2; ++byte) {
+      const Id to = states.Step(id, static_cast<std::uint8_t>(byte));
+      if (to == ParseStates::kDead) continue;
+      forced = forced == -1 ? byte : -2;
+      next = to;
+    }
+    if (forced < 0) break;
+    out.push_back(static_cast<char>(forced));
+    id = next;
+  }
+  // Half a character is of no use to a tokenizer.
+  std::size_t whole = out.size();
+  while (whole > 0 && (static_cast<unsigned char>(out[whole - 1]) & 0xC0) == 0x80) --whole;
+  if (whole > 0 && static_cast<unsigned char>(out[whole - 1]) >= 0xC0) {
+    const auto lead = static_cast<unsigned char>(out[whole - 1]);
+    const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+    if (whole - 1 + length > out.size()) out.resize(whole - 1);
+  }
+  return out;
+}
+
+Matcher::Reading Matcher::Read(std::string_view text, std::string_view marker, std::uint32_t marker_token) {
+  ParseStates& states = session_->states;
+  Reading out;
+  out.id = out.alive = states.start();
+  while (out.bytes_ok < text.size() && out.id != ParseStates::kDead) {
+    const std::string_view rest = text.substr(out.bytes_ok);
+    const bool is_marker = !marker.empty() && rest.substr(0, marker.size()) == marker;
+    out.id = is_marker ? states.StepToken(out.id, marker_token, false)
+                       : states.Step(out.id, static_cast<std::uint8_t>(rest[0]));
+    if (out.id == ParseStates::kDead) break;
+    out.alive = out.id;
+    out.bytes_ok += is_marker ? marker.size() : 1;
+  }
+  return out;
+}
+
+Matcher::Judgement Matcher::Check(std::string_view text, std::string_view marker, std::uint32_t marker_token) {
+  const Reading reading = Read(text, marker, marker_token);
+  Judgement out;
+  out.bytes_ok = reading.bytes_ok;
+  out.prefix = reading.id != ParseStates::kDead && !failed();
+  out.complete = out.prefix && session_->states.state(reading.id).complete;
+  return out;
+}
+
+Matcher::Outlook Matcher::LookAhead(std::string_view text, std::string_view marker, std::uint32_t marker_token) {
+  const Id id = Read(text, marker, marker_token).alive;
+  ParseStates& states = session_->states;
+  Outlook out;
+  if (id == ParseStates::kDead || failed()) return out;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    out.bytes[byte] = states.Step(id, static_cast<std::uint8_t>(byte)) != ParseStates::kDead;
+  }
+  for (std::uint32_t token = 0; token < grammar_.vocabulary->size(); ++token) {
+    if (!grammar_.vocabulary->is_special(token) || grammar_.vocabulary->is_end(token)) continue;
+    if (states.StepToken(id, token, false) != ParseStates::kDead) out.control.push_back(token);
+  }
+  out.end = states.state(id).complete;
+  out.forced = ForcedFrom(id, 4096);
+  return out;
+}
+
+void FillMasks(std::span<Matcher* const> matchers, std::span<MaskWord> out, const ParallelFor& parallel_for) {
+  if (matchers.empty()) return;
+  const std::size_t words = out.size() / matchers.size();
+  std::vector<std::vector<std::size_t>> groups;  // rows by grammar
+  std::unordered_map<const Program*, std::size_t> index;
+  for (std::size_t i = 0; i < matchers.size(); ++i) {
+    if (matchers[i] == nullptr) continue;
+    const auto [it, fresh] = index.try_emplace(matchers[i]->grammar().program.get(), groups.size());
+    if (fresh) groups.emplace_back();
+    groups[it->second].push_back(i);
+  }
+  parallel_for(groups.size(), [&](std::size_t group) {
+    for (const std::size_t i : groups[group]) matchers[i]->FillMask(out.subspan(i * words, words));
+  });
+}
+
+}  // namespace galley::grammar

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/grammar/number_machine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+#include "galley/base/rng.h"
+
+namespace galley::grammar {
+namespace {
+
+constexpr std::uint8_t kLifeUnknown = 0, kLifeLive = 1, kLifeDead = 2, kLifeVisited = 3;
+constexpr std::int32_t kMagnitudeMax = 4'000;
+constexpr std::size_t kBoundDigitsMax = 2'000;
+constexpr std::string_view kAlphabet = "0123456789.eE+-";
+
+std::uint64_t MulMod(std::uint64_t a, std::uint64_t b, std::uint64_t m) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<std::uint64_t>(static_cast<Wide>(a) * b % m);
+}
+
+std::uint64_t PowMod(std::uint64_t base, std::uint32_t exponent, std::uint64_t m) {
+  std::uint64_t out = 1 % m;
+  base %= m;
+  for (; exponent > 0; exponent >>= 1) {
+    if (exponent & 1) out = MulMod(out, base, m);
+    base = MulMod(base, base, m);
+  }
+  return out;
+}
+
+CompileError TooComplex(std::string message) {
+  return {CompileCode::kTooComplex, std::move(message), "", "", std::nullopt};
+}
+
+}  // namespace
+
+std::size_t NumberMachine::TextHash::operator()(const Text& text) const {
+  const auto bits = [](const Track& t) { return t.index * 4u + static_cast<unsigned>(t.order); };
+  std::uint64_t hash = MixBits((static_cast<std::uint64_t>(text.phase) << 8) | (text.negative ? 1u : 0u) |
+                               (text.nonzero ? 2u : 0u) | (text.exponent_negative ? 4u : 0u) | (text.beyond ? 8u : 0u));
+  hash = MixBits(hash ^ (static_cast<std::uint64_t>(text.int_digits) << 48) ^
+                 (static_cast<std::uint64_t>(text.zeros) << 32) ^ (static_cast<std::uint64_t>(text.fraction) << 16) ^
+                 text.exponent);
+  hash = MixBits(hash ^ bits(text.low));
+  hash = MixBits(hash ^ bits(text.high));
+  for (const std::uint64_t r : text.remainders) hash = MixBits(hash ^ r);
+  return hash;
+}
+
+Compiled<std::unique_ptr<NumberMachine>> NumberMachine::Create(const NumberSpec& spec, const Limits& limits) {
+  std::unique_ptr<NumberMachine> out(new NumberMachine());
+  out->spec_ = spec;
+  out->states_max_ = limits.dfa_states_max;
+  std::int32_t magnitude = 1;
+  for (const auto& bound : {spec.low, spec.high}) {
+    if (!bound) continue;
+    magnitude = std::max(magnitude, std::abs(bound->value.magnitude));
+    if (magnitude > kMagnitudeMax || bound->value.digits.size() > kBoundDigitsMax) {
+      return Refuse(TooComplex(fmt::format("bound has more than {} digits", kBoundDigitsMax)));
+    }
+  }
+  const std::size_t count = spec.multiples.size() + spec.not_multiples.size();
+  if (count > NumberSpec::kMultiplesMax) {
+    return Refuse(
+        TooComplex(fmt::format("{} multiples for one number, the limit is {}", count, NumberSpec::kMultiplesMax)));
+  }
+  const auto add = [&](const Decimal& value, bool forbidden) {
+    const std::int32_t scale = static_cast<std::int32_t>(value.digits.size()) - value.magnitude;
+    std::string digits = value.digits;
+    if (scale < 0 && scale > -18) digits += std::string(static_cast<std::size_t>(-scale), '0');
+    if (digits.size() > 18 || scale <= -18 || scale > kMagnitudeMax) return false;
+    out->multiples_.push_back(
+        {std::strtoull(digits.c_str(), nullptr, 10), static_cast<std::uint16_t>(std::max(scale, 0)), forbidden});
+    out->fraction_cap_ = std::max(out->fraction_cap_, out->multiples_.back().scale);
+    return true;
+  };
+  for (const Decimal& value : spec.multiples) {
+    if (!add(value, false)) return Refuse(TooComplex("multipleOf has more than 18 digits"));
+  }
+  for (const Decimal& value : spec.not_multiples) {
+    if (!add(value, true)) return Refuse(TooComplex("multipleOf has more than 18 digits"));
+  }
+  out->digits_cap_ = static_cast<std::uint16_t>(magnitude + 8);
+  out->exponent_cap_ = static_cast<std::uint16_t>(2 * magnitude + 20);
+  out->texts_.emplace_back();  // kDead
+  out->life_.push_back(kLifeDead);
+  return out;
+}
+
+Machine::State NumberMachine::Start(std::uint32_t) {
+  const State start = Intern(Text{});
+  return IsLive(start) ? start : kDead;
+}
+
+Machine::State NumberMachine::Intern(const Text& text) {
+  const auto found = ids_.find(text);
+  if (found != ids_.end()) return found->second;
+  if (texts_.size() >= states_max_) {
+    overflowed_ = true;
+    return kDead;
+  }
+  const bool accepts = Accepts(text);
+  const State id = AddState(accepts ? 0 : kNoLabel, false);
+  ids_.emplace(text, id);
+  texts_.push_back(text);
+  life_.push_back(accepts ? kLifeLive : kLifeUnknown);
+  bytes_ += 2 * sizeof(Text) + 32;
+  return id;
+}
+
+void NumberMachine::Follow(Track& track, const Decimal& bound, std::uint8_t digit) const {
+  if (track.order != Order::kEqual) return;
+  if (track.index < bound.digits.size()) {
+    const auto want = static_cast<std::uint8_t>(bound.digits[track.index] - '0');
+    if (digit != want) {
+      track.order = digit < want ? Order::kLess : Order::kGreater;
+      track.index = 0;
+    } else {
+      ++track.index;
+    }
+  } else if (digit > 0) {
+    track = {0, Order::kGreater};
+  }
+}
+
+// Rules out at once what the search for a live state would need many steps to find: a non-zero value on the wrong side
+// of zero, and whole digits beyond the bound where no exponent can take them back.
+bool NumberMachine::WithinReach(const Text& text) const {
+  const auto& far = text.negative ? spec_.low : spec_.high;
+  if (!far) return true;
+  if (far->value.is_zero() || far->value.negative != text.negative) return false;
+  return text.int_digits < 2 || static_cast<std::int32_t>(text.int_digits) <= far->value.magnitude;
+}
+
+// The same for exponents, which only grow in size while they are read.
+bool NumberMachine::ExponentWithinReach(const Text& text) const {
+  if (!text.nonzero) return true;
+  const auto& bound = text.exponent_negative == text.negative ? spec_.high : spec_.low;  // the one it moves towards
+  if (!bound || bound->value.is_zero() || bound->value.negative != text.negative) return true;
+  const std::int32_t whole = text.int_digits > 0 ? text.int_digits : -static_cast<std::int32_t>(text.zeros);
+  return text.exponent_negative ? whole - text.exponent >= bound->value.magnitude
+                                : whole + text.exponent <= bound->value.magnitude;
+}
+
+bool NumberMachine::MantissaDigit(Text& text, std::uint8_t digit) const {
+  const bool in_fraction = text.phase == Phase::kFraction;
+  if (in_fraction && spec_.integer && digit != 0) return false;
+  const bool tracked = !in_fraction || text.fraction < fraction_cap_;
+  for (std::size_t i = 0; i < multiples_.size(); ++i) {
+    const Multiple& m = multiples_[i];
+    if (!in_fraction || text.fraction < m.scale) {
+      text.remainders[i] = (MulMod(text.remainders[i], 10, m.unit) + digit) % m.unit;
+    } else if (digit != 0) {
+      if (!m.forbidden) return false;
+      text.beyond = true;
+    }
+  }
+  if (in_fraction && tracked) ++text.fraction;
+  if (digit != 0 || text.nonzero) {
+    if (!text.nonzero && in_fraction) text.nonzero = true;
+    text.nonzero = true;
+    if (spec_.low && spec_.low->value.negative == text.negative) Follow(text.low, spec_.low->value, digit);
+    if (spec_.high && spec_.high->value.negative == text.negative) Follow(text.high, spec_.high->value, digit);
+    if (!in_fraction)
+      text.int_digits = std::min<std::uint16_t>(static_cast<std::uint16_t>(text.int_digits + 1),
+                                                std::max<std::uint16_t>(digits_cap_, 2));
+    if (!WithinReach(text)) return false;
+  } else if (in_fraction) {
+    text.zeros = std::min<std::uint16_t>(static_cast<std::uint16_t>(text.zeros + 1), digits_cap_);
+  }
+  return true;
+}
+
+bool NumberMachine::Digit(Text& text, std::uint8_t digit) const {
+  switch (text.phase) {
+    case Phase::kStart:
+    case Phase::kMinus:
+      text.phase = digit == 0 ? Phase::kZero : Phase::kInt;
+      return MantissaDigit(text, digit);
+    case Phase::kInt:
+      return MantissaDigit(text, digit);
+    case Phase::kPoint:
+      text.phase = Phase::kFraction;
+      return MantissaDigit(text, digit);
+    case Phase::kFraction:
+      return MantissaDigit(text, digit);
+    case Phase::kE:
+    case Phase::kESign:
+    case Phase::kExponent: {
+      text.phase = Phase::kExponent;
+      const unsigned value = text.exponent * 10u + digit;
+      if (!spec_.multiples.empty() && text.nonzero && value > 400) return false;
+      text.exponent = static_cast<std::uint16_t>(spec_.multiples.empty() ? std::min<unsigned>(value, exponent_cap_)
+                                                                         : std::min(value, 400u));
+      if (!text.nonzero) {  // zero whatever the exponent says: one state for all of them
+        text.exponent = text.zeros = text.fraction = 0;
+        text.exponent_negative = false;
+      }
+      return ExponentWithinReach(text);
+    }
+    case Phase::kZero:
+      return false;
+  }
+  return false;
+}
+
+bool NumberMachine::AllowsExponent(const Text& text) const {
+  if (!spec_.not_multiples.empty()) return false;
+  const bool plain = !spec_.integer && !spec_.low && !spec_.high && spec_.multiples.empty();
+  if (plain || !text.nonzero) return true;
+  return text.int_digits == 0 ? text.zeros < digits_cap_ : text.int_digits == 1;
+}
+
+int NumberMachine::CompareWith(const Text& text, const Track& track, const Decimal& bound) const {
+  const bool negative = text.negative && text.nonzero;
+  if (!text.nonzero) return bound.is_zero() ? 0 : (bound.negative ? 1 : -1);
+  if (bound.is_zero() || bound.negative != negative) return negative ? -1 : 1;
+  std::int32_t magnitude = text.int_digits > 0 ? text.int_digits : -static_cast<std::int32_t>(text.zeros);
+  magnitude += text.exponent_negative ? -static_cast<std::int32_t>(text.exponent) : text.exponent;
+  int order = 0;
+  if (magnitude != bound.magnitude) {
+    order = magnitude < bound.magnitude ? -1 : 1;
+  } else if (track.order != Order::kEqual) {
+    order = track.order == Order::kLess ? -1 : 1;
+  } else {
+    order = track.index < bound.digits.size() ? -1 : 0;
+  }
+  return negative ? -order : order;
+}
+
+bool NumberMachine::MultiplesFit(const Text& text) const {
+  for (std::size_t i = 0; i < multiples_.size(); ++i) {
+    const Multiple& m = multiples_[i];
+    const std::uint32_t digits = std::min(text.fraction, m.scale);
+    const std::uint32_t shift = static_cast<std::uint32_t>(m.scale) - digits + text.exponent;
+    const bool multiple = MulMod(text.remainders[i], PowMod(10, shift, m.unit), m.unit) == 0;
+    if (m.forbidden ? (multiple && !text.beyond) : !multiple) return false;
+  }
+  return true;
+}
+
+bool NumberMachine::Accepts(const Text& text) const {
+  switch (text.phase) {
+    case Phase::kZero:
+    case Phase::kInt:
+    case Phase::kFraction:
+    case Phase::kExponent:
+      break;
+    default:
+      return false;
+  }
+  if (spec_.low) {
+    const int order = CompareWith(text, text.low, spec_.low->value);
+    if (order < 0 || (order == 0 && spec_.low->exclusive)) return false;
+  }
+  if (spec_.high) {
+    const int order = CompareWith(text, text.high, spec_.high->value);
+    if (order > 0 || (order == 0 && spec_.high->exclusive)) return false;
+  }
+  return MultiplesFit(text);
+}
+
+Machine::State NumberMachine::RawStep(State state, std::uint8_t byte) {
+  Text text = texts_[state];
+  if (byte >= '0' && byte <= '9') {
+    if (!Digit(text, static_cast<std::uint8_t>(byte - '0'))) return kDead;
+    return Intern(text);
+  }
+  const bool mantissa = text.phase == Phase::kZero || text.phase == Phase::kInt || text.phase == Phase::kFraction;
+  switch (byte) {
+    case '-':
+      if (text.phase == Phase::kStart) {
+        text.phase = Phase::kMinus;
+        text.negative = true;
+        return Intern(text);
+      }
+      if (text.phase != Phase::kE || (text.nonzero && (spec_.integer || !multiples_.empty()))) return kDead;
+      text.phase = Phase::kESign;
+      text.exponent_negative = true;
+      return Intern(text);
+    case '+':
+      if (text.phase != Phase::kE) return kDead;
+      text.phase = Phase::kESign;
+      return Intern(text);
+    case '.':
+      if (text.phase != Phase::kZero && text.phase != Phase::kInt) return kDead;
+      text.phase = Phase::kPoint;
+      return Intern(text);
+    case 'e':
+    case 'E':
+      if (!mantissa || !AllowsExponent(text)) return kDead;
+      text.phase = Phase::kE;
+      return Intern(text);
+    default:
+      return kDead;
+  }
+}
+
+bool NumberMachine::IsLive(State state) {
+  if (life_[state] != kLifeUnknown) return life_[state] == kLifeLive;
+  struct Frame {
+    State state;
+    std::size_t next;
+  };
+  std::vector<Frame> path = {{state, 0}};
+  std::vector<State> visited = {state};
+  life_[state] = kLifeVisited;
+  while (!path.empty()) {
+    Frame& top = path.back();
+    if (top.next >= kAlphabet.size()) {
+      path.pop_back();
+      continue;
+    }
+    const State next = RawStep(top.state, static_cast<std::uint8_t>(kAlphabet[top.next++]));
+    if (life_[next] == kLifeLive) {
+      for (const State s : visited) life_[s] = kLifeUnknown;  // visited and left: not certain yet
+      for (const Frame& frame : path) life_[frame.state] = kLifeLive;
+      return true;
+    }
+    if (life_[next] != kLifeUnknown) continue;
+    life_[next] = kLifeVisited;
+    visited.push_back(next);
+    path.push_back({next, 0});
+  }
+  for (const State s : visited) life_[s] = kLifeDead;
+  return false;
+}
+
+Machine::State NumberMachine::ComputeStep(State state, std::uint8_t byte) {
+  const State next = RawStep(state, byte);
+  return next != kDead && IsLive(next) ? next : kDead;
+}
+
+}  // namespace galley::grammar

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/grammar/parse_states.h"
+
+#include <algorithm>
+
+#include "galley/base/rng.h"
+#include "galley/grammar/json_value.h"
+
+namespace galley::grammar {
+namespace {
+
+// Decodes the raw text of a name between its quotes.
+std::string DecodeName(std::string_view raw) {
+  const auto value = ParseJson(raw);
+  return value ? value->text : std::string(raw);
+}
+
+}  // namespace
+
+std::size_t ParseStates::KernelHash::operator()(const std::vector<Item>& kernel) const {
+  std::uint64_t hash = kernel.size();
+  for (const Item& item : kernel) {
+    hash = MixBits(hash ^ ((static_cast<std::uint64_t>(item.node) << 32) | item.lexeme));
+    hash = MixBits(hash ^ ((static_cast<std::uint64_t>(item.payload) << 32) | item.captured));
+    hash = MixBits(hash ^ ((static_cast<std::uint64_t>(item.origin) << 32) | item.symbol));
+  }
+  return hash;
+}
+
+std::size_t ParseStates::PayloadHash::operator()(const Payload& payload) const {
+  std::uint64_t hash = payload.size();
+  for (const std::uint32_t word : payload) hash = MixBits(hash ^ word);
+  return hash;
+}
+
+ParseStates::ParseStates(Program& program) : program_(program) {
+  states_.emplace_back();
+  static_cast<void>(InternPayload({}));
+  captures_.emplace_back(0, 0);
+  Item first;
+  first.node = program.rule(program.root());
+  first.origin = kRootOrigin;
+  first.symbol = program.root();
+  start_ = Intern({first}, false);
+}
+
+std::uint32_t ParseStates::InternPayload(Payload payload) {
+  const auto [it, fresh] = payload_ids_.try_emplace(std::move(payload), static_cast<std::uint32_t>(payloads_.size()));
+  if (fresh) {
+    payloads_.push_back(&it->first);
+    bytes_ += 64 + it->first.size() * 4;
+  }
+  return it->second;
+}
+
+std::uint32_t ParseStates::Capture(std::uint32_t before, std::uint8_t byte) {
+  const std::uint64_t key = (static_cast<std::uint64_t>(before) << 8) | byte;
+  const auto [it, fresh] = capture_ids_.try_emplace(key, static_cast<std::uint32_t>(captures_.size()));
+  if (fresh) {
+    captures_.emplace_back(before, byte);
+    bytes_ += 40;
+  }
+  return it->second;
+}
+
+std::string ParseStates::CapturedBytes(std::uint32_t id) const {
+  std::string out;
+  for (; id != 0; id = captures_[id].first) out.push_back(static_cast<char>(captures_[id].second));
+  std::reverse(out.begin(), out.end());
+  return out;
+}
+
+std::uint32_t ParseStates::InternName(const std::string& raw) {
+  std::string text = DecodeName(raw);
+  const auto [it, fresh] = names_.try_emplace(text, static_cast<std::uint32_t>(name_texts_.size()));
+  if (fresh) {
+    bytes_ += 96 + 2 * text.size();
+    name_texts_.push_back(std::move(text));
+  }
+  return it->second;
+}
+
+bool ParseStates::Captures(const Item& item) const {
+  const Node& node = program_.node(item.node);
+  return node.kind == Node::Kind::kObjectKey && program_.object(node.arg).others();
+}
+
+bool ParseStates::NameUsed(const Item& item, std::string_view tail) const {
+  const auto used = object_rules::Undeclared(*payloads_[item.payload]);
+  if (used.empty()) return false;
+  std::string raw = CapturedBytes(item.captured);
+  raw += tail;
+  const auto it = names_.find(DecodeName(raw));
+  return it != names_.end() && std::binary_search(used.begin(), used.end(), it->second);
+}
+
+bool ParseStates::Advance(const Item& item, int label, bool guess, std::vector<Item>& out) {
+  const Node& node = program_.node(item.node);
+  Item next = item;
+  next.lexeme = 0;
+  next.captured = 0;
+  if (node.kind == Node::Kind::kObjectKey) {
+    const ObjectSpec& object = program_.object(node.arg);
+    std::uint32_t name = kUnknownName;
+    const auto id = static_cast<std::uint32_t>(label);
+    const Payload& payload = *payloads_[item.payload];
+    if (id >= object.names) {
+      const auto used = object_rules::Undeclared(payload);
+      // An open name before or at this one: whether they are equal cannot be told here.
+      if (std::binary_search(used.begin(), used.end(), kUnknownName)) guess_event_ = true;
+      if (!guess) {
+        name = InternName(CapturedBytes(item.captured));
+        if (std::binary_search(used.begin(), used.end(), name)) return false;
+      }
+    }
+    next.payload = InternPayload(object_rules::AfterName(object, payload, id, name));
+    next.node = object.colon_node;
+  } else {
+    next.node = node.outs.empty() ? node.next : node.outs[static_cast<std::size_t>(label)];
+  }
+  out.push_back(next);
+  return true;
+}
+
+ParseStates::Id ParseStates::Intern(std::vector<Item> kernel, bool guessed) {
+  if (kernel.empty()) return kDead;
+  std::sort(kernel.begin(), kernel.end());
+  kernel.erase(std::unique(kernel.begin(), kernel.end()), kernel.end());
+  const auto id = static_cast<Id>(states_.size());
+  const auto [it, fresh] = ids_.try_emplace(kernel, id);
+  if (!fresh) return it->second;
+  states_.emplace_back();
+  states_.back().kernel = std::move(kernel);
+  states_.back().guessed = guessed;
+  Close(id);
+  const State& state = states_[id];
+  if (state.lexemes.empty() && state.tokens.empty() && !state.complete) {
+    // Only where a limit or an exhausted set of names left no way on: as good as refused.
+    states_.pop_back();
+    it->second = kDead;
+    return kDead;
+  }
+  bytes_ += 320 + (2 * state.kernel.size() + state.lexemes.size() + state.tokens.size()) * sizeof(Item) +
+            state.waiting.size() * (sizeof(Item) + 4);
+  return id;
+}
+
+void ParseStates::Push(const Item& item) {
+  if (std::find(pushed_.begin(), pushed_.end(), item) != pushed_.end()) return;
+  pushed_.push_back(item);
+  todo_.push_back(item);
+}
+
+void ParseStates::Close(Id id) {
+  todo_.clear();
+  pushed_.clear();
+  empty_.clear();
+  State& state = states_[id];
+  for (const Item& item : state.kernel) Push(item);
+  while (!todo_.empty()) {
+    const Item item = todo_.back();
+    todo_.pop_back();
+    Expand(state, id, item);
+  }
+  std::sort(state.lexemes.begin(), state.lexemes.end());
+}
+
+void ParseStates::AddLexeme(State& state, const Item& item) {
+  const Node& node = program_.node(item.node);
+  Item at = item;
+  std::uint32_t index = node.machine;
+  if (at.lexeme == 0) {
+    std::uint32_t context = node.arg;
+    if (node.kind == Node::Kind::kObjectKey) {
+      const ObjectSpec& object = program_.object(node.arg);
+      const auto names = object_rules::Next(object, *payloads_[item.payload]);
+      if (!names) return;
+      index = object.key_machine;
+      context = object.key->text().InternContext(*names);
+    }
+    at.lexeme = program_.machine(index).Start(context);
+    if (at.lexeme == Machine::kDead) return;
+  } else if (node.kind == Node::Kind::kObjectKey) {
+    index = program_.object(node.arg).key_machine;
+  }
+  Machine& machine = program_.machine(index);
+  if (!machine.final(at.lexeme)) state.lexemes.push_back(at);
+  if (const int label = machine.label(at.lexeme); label != Machine::kNoLabel) {
+    std::vector<Item> next;
+    if (Advance(at, label, false, next)) Push(next[0]);
+  }
+}
+
+void ParseStates::Call(State& state, Id id, const Item& from, RuleId rule, NodeId next, std::uint32_t payload_after) {
+  Item start;
+  start.node = program_.rule(rule);
+  if (program_.node(next).kind == Node::Kind::kReturn) {
+    start.origin = from.origin;
+    start.symbol = from.symbol;
+    Push(start);
+    return;
+  }
+  Item then = from;
+  then.node = next;
+  then.lexeme = 0;
+  then.payload = payload_after;
+  const std::pair<RuleId, Item> wait = {rule, then};
+  if (std::find(state.waiting.begin(), state.waiting.end(), wait) == state.waiting.end()) {
+    state.waiting.push_back(wait);
+    if (std::find(empty_.begin(), empty_.end(), rule) != empty_.end()) Push(then);
+  }
+  start.origin = id;
+  start.symbol = rule;
+  Push(start);
+}
+
+void ParseStates::Complete(State& state, Id id, const Item& item) {
+  if (item.origin == kRootOrigin) {
+    state.complete = true;
+    return;
+  }
+  if (item.origin == id) {
+    if (std::find(empty_.begin(), empty_.end(), item.symbol) == empty_.end()) empty_.push_back(item.symbol);
+    for (std::size_t i = 0; i < state.waiting.size(); ++i) {
+      if (state.waiting[i].first == item.symbol) Push(Item(state.waiting[i].second));
+    }
+    return;
+  }
+  for (const auto& [rule, then] : states_[item.origin].waiting) {
+    if (rule == item.symbol) Push(then);
+  }
+}
+
+void ParseStates::Expand(State& state, Id id, const Item& item) {
+  const Node& node = program_.node(item.node);
+  switch (node.kind) {
+    case Node::Kind::kLexeme:
+    case Node::Kind::kObjectKey:
+      AddLexeme(state, item);
+      break;
+    case Node::Kind::kTokens:
+    case Node::Kind::kAnyToken:
+      state.tokens.push_back(item);
+      break;
+    case Node::Kind::kCall:
+      Call(state, id, item, node.arg, node.next, item.payload);
+      break;
+    case Node::Kind::kSplit:
+      for (const NodeId out : node.outs) {
+        Item next = item;
+        next.node = out;
+        Push(next);
+      }
+      break;
+    case Node::Kind::kReturn:
+      Complete(state, id, item);
+      break;
+    case Node::Kind::kObjectValue: {
+      const ObjectSpec& object = program_.object(node.arg);
+      const std::uint32_t label = object_rules::Pending(*payloads_[item.payload]);
+      const RuleId rule = label < object.names ? object.name_rules[label] : object.other_rules[label - object.names];
+      Call(state, id, item, rule, object.next_node, InternPayload(object_rules::AfterValue(*payloads_[item.payload])));
+      break;
+    }
+    case Node::Kind::kArrayElement: {
+      const ArraySpec& array = program_.array(node.arg);
+      for (const array_rules::Step& step : array_rules::Next(array, *payloads_[item.payload], ClosableOf(node.arg))) {
+        Call(state, id, item, step.rule, array.next_node, InternPayload(step.after));
+      }
+      break;
+    }
+    case Node::Kind::kObjectFirst:
+    case Node::Kind::kObjectNext:
+      ExpandObject(state, item);
+      break;
+    case Node::Kind::kArrayFirst:
+    case Node::Kind::kArrayNext:
+      ExpandArray(state, item);
+      break;
+  }
+}
+
+void ParseStates::ExpandObject(State& state, const Item& item) {
+  static_cast<void>(state);
+  const Node& node = program_.node(item.node);
+  const ObjectSpec& object = program_.object(node.arg);
+  const Payload& payload = *payloads_[item.payload];
+  const bool close = object_rules::CanClose(object, payload);
+  bool more = false;
+  if (const auto names = object_rules::Next(object, payload)) {
+    more = object.key->Start(object.key->text().InternContext(*names)) != Machine::kDead;
+  }
+  Item next = item;
+  if (node.kind == Node::Kind::kObjectFirst) {
+    next.node = object.separators.close_first;
+    if (close) Push(next);
+    next.node = object.first_node;
+    if (more) Push(next);
+    return;
+  }
+  if (!close && !more) return;
+  next.node = close && more ? object.separators.both : close ? object.separators.close : object.separators.comma;
+  Push(next);
+}
+
+void ParseStates::ExpandArray(State& state, const Item& item) {
+  static_cast<void>(state);
+  const Node& node = program_.node(item.node);
+  const ArraySpec& array = program_.array(node.arg);
+  const Payload& payload = *payloads_[item.payload];
+  const bool close = array_rules::CanClose(array, payload);
+  const bool more = !array_rules::Next(array, payload, ClosableOf(node.arg)).empty();
+  Item next = item;
+  if (node.kind == Node::Kind::kArrayFirst) {
+    next.node = array.separators.close_first;
+    if (close) Push(next);
+    next.node = array.element_node;
+    if (more) Push(next);
+    return;
+  }
+  if (!close && !more) return;
+  next.node = close && more ? array.separators.both : close ? array.separators.close : array.separators.comma;
+  Push(next);
+}
+
+ParseStates::Id ParseStates::Step(Id from, std::uint8_t byte) {
+  if (from == kDead) return kDead;
+  const std::uint64_t key = (static_cast<std::uint64_t>(from) << 8) | byte;
+  if (const Id known = moves_.Find(key); known != FlatMap::kMissing) return known;
+  std::vector<Item> kernel;
+  guess_event_ = false;
+  for (const Item& item : states_[from].lexemes) {
+    const Node& node = program_.node(item.node);
+    const std::uint32_t index =
+        node.kind == Node::Kind::kObjectKey ? program_.object(node.arg).key_machine : node.machine;
+    Machine& machine = program_.machine(index);
+    Item next = item;
+    next.lexeme = machine.Step(item.lexeme, byte);
+    if (next.lexeme == Machine::kDead) continue;
+    if (Captures(item)) next.captured = Capture(item.captured, byte);
+    // A lexeme that ends here for certain leaves no trace, so that all ways to this place are one state.
+    if (machine.final(next.lexeme)) {
+      static_cast<void>(Advance(next, machine.label(next.lexeme), false, kernel));
+    } else {
+      kernel.push_back(next);
+    }
+  }
+  const bool event = guess_event_;
+  const Id id = Intern(std::move(kernel), event);
+  moves_.Insert(key, id);
+  bytes_ += 32;
+  return id;
+}
+
+ParseStates::Id ParseStates::StepToken(Id from, std::uint32_t token, bool is_end) {
+  if (from == kDead) return kDead;
+  std::vector<Item> kernel;
+  for (const Item& item : states_[from].tokens) {
+    const Node& node = program_.node(item.node);
+    const bool listed = std::binary_search(node.outs.begin(), node.outs.end(), token);
+    if (node.kind == Node::Kind::kTokens ? !listed : (listed || is_end)) continue;
+    Item next = item;
+    next.node = node.next;
+    kernel.push_back(next);
+  }
+  return Intern(std::move(kernel), false);
+}
+
+ParseStates::Id ParseStates::AfterLexeme(const Item& item, int label, bool guess) {
+  std::vector<Item> kernel;
+  guess_event_ = false;
+  if (!Advance(item, label, guess, kernel)) return kDead;
+  const bool event = guess_event_;
+  return Intern(std::move(kernel), event);
+}
+
+std::vector<ParseStates::Id> ParseStates::Compact(std::span<const Id> keep) {
+  std::vector<Id> order;  // old ids, origins before the states that name them
+  std::unordered_map<Id, Id> map = {{kDead, kDead}};
+  std::vector<Id> todo(keep.begin(), keep.end());
+  todo.push_back(start_);
+  while (!todo.empty()) {
+    const Id id = todo.back();
+    todo.pop_back();
+    if (!map.emplace(id, 0).second) continue;
+    order.push_back(id);
+    for (const Item& item : states_[id].kernel) {
+      if (item.origin != kRootOrigin) todo.push_back(item.origin);
+    }
+    for (const auto& wait : states_[id].waiting) {
+      if (wait.second.origin != kRootOrigin && wait.second.origin != id) todo.push_back(wait.second.origin);
+    }
+  }
+  std::sort(order.begin(), order.end());  // a state's origins were made before it
+  std::deque<State> old = std::move(states_);
+  states_.clear();
+  states_.emplace_back();
+  ids_.clear();
+  moves_.Clear();
+  bytes_ = payloads_.size() * 80 + captures_.size() * 40;
+  for (const Id id : order) {
+    std::vector<Item> kernel = std::move(old[id].kernel);
+    for (Item& item : kernel) {
+      if (item.origin != kRootOrigin) item.origin = map[item.origin];
+    }
+    map[id] = Intern(std::move(kernel), old[id].guessed);
+  }
+  start_ = map[start_];
+  std::vector<Id> out;
+  for (const Id id : keep) out.push_back(map[id]);
+  return out;
+}
+
+}  // namespace galley::grammar

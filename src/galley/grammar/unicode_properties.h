@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Unicode properties that the regex dialect names with \p{…}, and simple case folding. Read-only tables, which
+// scripts/gen_grammar_unicode.pl writes; safe from any thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace galley::grammar {
+
+// Code points `first`..`last`, both inside.
+struct CodePointRange {
+  std::uint32_t first;
+  std::uint32_t last;
+};
+
+enum class PropertyKind { kGeneralCategory, kScript, kScriptExtensions, kBinary };
+
+struct UnicodeProperty {
+  PropertyKind kind;
+  std::string_view name;
+  std::uint32_t offset;
+  std::uint32_t count;
+};
+
+// `from` folds to `to` (statuses C and S of CaseFolding.txt).
+struct CaseFold {
+  std::uint32_t from;
+  std::uint32_t to;
+};
+
+// Sorted ranges of a property by long name or alias, spelled exactly as in the database; empty when unknown.
+[[nodiscard]] std::span<const CodePointRange> FindProperty(PropertyKind kind, std::string_view name);
+
+[[nodiscard]] std::span<const CaseFold> SimpleCaseFolds();
+
+}  // namespace galley::grammar

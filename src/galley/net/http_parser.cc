@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/net/http_parser.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <boost/beast/http/basic_parser.hpp>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "galley/base/check.h"
+
+namespace galley::net {
+namespace {
+
+namespace http = boost::beast::http;
+using boost::beast::error_code;
+using BeastText = boost::beast::string_view;
+
+std::string_view View(BeastText text) {
+  return {text.data(), text.size()};
+}
+
+// How a message of Beast's is answered. Errors without a row are 400.
+struct ErrorRow {
+  http::error error;
+  int status;
+  std::string_view message;
+};
+
+constexpr ErrorRow kErrors[] = {
+    {http::error::header_limit, 431, "the request's head is too long"},
+    {http::error::body_limit, 413, "the request's body is too long"},
+    {http::error::bad_version, 505, "the request line does not end in HTTP/1.0 or HTTP/1.1"},
+    {http::error::bad_method, 400, "the request does not begin with a method"},
+    {http::error::bad_target, 400, "the request target has bytes that are not allowed there"},
+    {http::error::bad_field, 400, "a header field's name is malformed"},
+    {http::error::bad_value, 400, "a header field's value is malformed"},
+    {http::error::bad_content_length, 400, "Content-Length is malformed, repeated with another value or contradicted"},
+    {http::error::bad_transfer_encoding, 400, "Transfer-Encoding is repeated or contradicts Content-Length"},
+    {http::error::bad_chunk, 400, "the chunked body is malformed"},
+    {http::error::bad_chunk_extension, 400, "a chunk extension is malformed"},
+    {http::error::partial_message, 400, "the message ended early"},
+};
+
+ParseFailure FailureOf(const error_code& ec) {
+  for (const ErrorRow& row : kErrors) {
+    if (ec == row.error) return {row.status, std::string(row.message)};
+  }
+  return {400, "the message is not valid HTTP/1.1"};
+}
+
+// What both directions share: limits on the head that Beast does not keep, and the body's bytes.
+template <bool kIsRequest>
+class Collector : public http::basic_parser<kIsRequest> {
+ public:
+  explicit Collector(const ParserLimits& limits) : limits_(limits) {
+    this->eager(true);
+    this->header_limit(static_cast<std::uint32_t>(limits.head_bytes_max));
+    this->body_limit(limits.body_bytes_max);
+  }
+
+  // A chunk's header or the trailer comes next.
+  [[nodiscard]] bool at_chunk_header() const {
+    return this->is_header_done() && this->chunked() && !this->is_done() && chunk_left_ == 0;
+  }
+
+  std::optional<ParseFailure> own_failure;
+
+ protected:
+  // Makes Beast stop; FeedOne then reports `own_failure` instead of Beast's code.
+  void Fail(int status, std::string message, error_code& ec) {
+    own_failure = ParseFailure{status, std::move(message)};
+    ec = http::error::bad_value;
+  }
+
+  void CountHead(std::size_t bytes, error_code& ec) {
+    head_bytes_ += bytes;
+    if (head_bytes_ > limits_.head_bytes_max) {
+      Fail(431, fmt::format("the head is longer than {} bytes", limits_.head_bytes_max), ec);
+    }
+  }
+
+  // Trailers count too, but are dropped: nothing that comes after the body may change what the head said.
+  void AddField(Headers* headers, BeastText name, BeastText value, error_code& ec) {
+    CountHead(name.size() + value.size() + 4, ec);
+    if (ec) return;
+    if (++fields_ > limits_.header_fields_max) {
+      return Fail(431, fmt::format("there are more than {} header fields", limits_.header_fields_max), ec);
+    }
+    if (!this->is_header_done()) headers->Add(std::string(View(name)), std::string(View(value)));
+  }
+
+  std::size_t AddBody(std::string* body, BeastText piece, error_code& ec) {
+    if (this->own_failure) return 0;
+    body_bytes_ += piece.size();
+    if (body_bytes_ > limits_.body_bytes_max) {
+      Fail(413, fmt::format("the body is longer than {} bytes", limits_.body_bytes_max), ec);
+      return 0;
+    }
+    body->append(piece.data(), piece.size());
+    return piece.size();
+  }
+
+  // Extensions mean nothing to us and count as a part of the head, so that they cannot go on for ever.
+  void BeginChunk(std::uint64_t size, std::size_t extension_bytes, error_code& ec) {
+    chunk_left_ = size;
+    CountHead(extension_bytes, ec);
+  }
+
+  std::size_t AddChunkPiece(std::string* body, BeastText piece, error_code& ec) {
+    const std::size_t taken = AddBody(body, piece, ec);
+    chunk_left_ -= taken;
+    return taken;
+  }
+
+  const ParserLimits limits_;
+
+ private:
+  std::uint64_t chunk_left_ = 0;
+  std::size_t head_bytes_ = 0;
+  std::size_t body_bytes_ = 0;
+  int fields_ = 0;
+};
+
+class RequestCollector final : public Collector<true> {
+ public:
+  using Collector::Collector;
+  HttpRequest request;
+  int http_version = 11;
+
+ private:
+  void on_request_impl(http::verb, BeastText method, BeastText target, int version, error_code& ec) override {
+    http_version = version;
+    if (target.size() > limits_.target_bytes_max) {
+      return Fail(414, fmt::format("the request target is longer than {} bytes", limits_.target_bytes_max), ec);
+    }
+    CountHead(method.size() + target.size() + 12, ec);
+    if (ec) return;
+    request.method = View(method);
+    if (!SplitTarget(View(target))) Fail(400, "the request target is neither a path nor a URL", ec);
+  }
+
+  // origin-form "/path?query", absolute-form "http://host/path?query", asterisk-form "*" with OPTIONS.
+  bool SplitTarget(std::string_view target) {
+    if (target.find('#') != std::string_view::npos) return false;
+    if (target == "*" && request.method == "OPTIONS") {
+      request.path = target;
+      return true;
+    }
+    for (const std::string_view scheme : {"http://", "https://"}) {
+      if (!EqualsIgnoreCase(target.substr(0, scheme.size()), scheme)) continue;
+      target.remove_prefix(scheme.size());
+      if (target.empty() || target.front() == '/' || target.front() == '?') return false;
+      target.remove_prefix(std::min(target.find_first_of("/?"), target.size()));
+      if (target.empty() || target.front() == '?') {
+        request.path = "/";
+        request.query = target.empty() ? "" : target.substr(1);
+        return true;
+      }
+      break;
+    }
+    if (target.empty() || target.front() != '/') return false;
+    const std::size_t mark = target.find('?');
+    request.path = target.substr(0, mark);
+    if (mark != std::string_view::npos) request.query = target.substr(mark + 1);
+    return true;
+  }
+
+  void on_response_impl(int, BeastText, int, error_code&) override {}
+
+  void on_field_impl(http::field, BeastText name, BeastText value, error_code& ec) override {
+    AddField(&request.headers, name, value, ec);
+  }
+
+  // What decides where the body ends, and for whom the request is, has to be beyond doubt.
+  void on_header_impl(error_code& ec) override {
+    const Headers& headers = request.headers;
+    if (const auto coding = headers.Find("Transfer-Encoding")) {
+      if (http_version < 11) return Fail(400, "Transfer-Encoding does not exist in HTTP/1.0", ec);
+      if (headers.Count("Transfer-Encoding") != 1 || !EqualsIgnoreCase(*coding, "chunked")) {
+        return Fail(501, "the only transfer coding supported is \"chunked\"", ec);
+      }
+    }
+    const int hosts = headers.Count("Host");
+    if (hosts > 1 || (hosts == 0 && http_version >= 11)) {
+      return Fail(400, fmt::format("an HTTP/1.1 request has one Host field, this one has {}", hosts), ec);
+    }
+    if (const auto expect = headers.Find("Expect"); expect && !EqualsIgnoreCase(*expect, "100-continue")) {
+      return Fail(417, "the only expectation supported is 100-continue", ec);
+    }
+  }
+
+  void on_body_init_impl(boost::optional<std::uint64_t> const&, error_code&) override {}
+  std::size_t on_body_impl(BeastText piece, error_code& ec) override { return AddBody(&request.body, piece, ec); }
+  void on_chunk_header_impl(std::uint64_t size, BeastText extension, error_code& ec) override {
+    BeginChunk(size, extension.size(), ec);
+  }
+  std::size_t on_chunk_body_impl(std::uint64_t, BeastText piece, error_code& ec) override {
+    return AddChunkPiece(&request.body, piece, ec);
+  }
+  void on_finish_impl(error_code&) override {}
+};
+
+class ResponseCollector final : public Collector<false> {
+ public:
+  using Collector::Collector;
+  HttpResponse response;
+
+ private:
+  void on_request_impl(http::verb, BeastText, BeastText, int, error_code&) override {}
+  void on_response_impl(int status, BeastText reason, int, error_code& ec) override {
+    response.status = status;
+    CountHead(reason.size() + 15, ec);
+  }
+  void on_field_impl(http::field, BeastText name, BeastText value, error_code& ec) override {
+    AddField(&response.headers, name, value, ec);
+  }
+  void on_header_impl(error_code&) override {}
+  void on_body_init_impl(boost::optional<std::uint64_t> const&, error_code&) override {}
+  std::size_t on_body_impl(BeastText piece, error_code& ec) override { return AddBody(&response.body, piece, ec); }
+  void on_chunk_header_impl(std::uint64_t size, BeastText extension, error_code& ec) override {
+    BeginChunk(size, extension.size(), ec);
+  }
+  std::size_t on_chunk_body_impl(std::uint64_t, BeastText piece, error_code& ec) override {
+    return AddChunkPiece(&response.body, piece, ec);
+  }
+  void on_finish_impl(error_code&) override {}
+};
+
+// Offers `input` to the parser once; a failure goes to `failure`. Returns the bytes taken.
+template <typename Parser>
+std::size_t FeedOnce(Parser& parser, std::string_view input, const ParserLimits& limits,
+                     std::optional<ParseFailure>* failure) {
+  // The shortest end of a chunked body has five bytes, and Beast (1.74) asserts that it never sees fewer there.
+  if (parser.at_chunk_header() && input.size() < 5) return 0;
+  error_code ec;
+  const std::size_t taken = parser.put(boost::asio::const_buffer(input.data(), input.size()), ec);
+  if (!ec) return taken;
+  if (ec != http::error::need_more) {
+    *failure = parser.own_failure ? *parser.own_failure : FailureOf(ec);
+  } else if (taken == 0 && parser.is_header_done() && input.size() > limits.head_bytes_max) {
+    // Chunk headers and trailers are taken as a whole, so without this they could grow for ever.
+    *failure = ParseFailure{400, "a chunk's header or the trailer is too long"};
+  }
+  return taken;
+}
+
+template <typename Parser>
+ParserState StateOf(const Parser& parser, const std::optional<ParseFailure>& failure) {
+  if (failure) return ParserState::kFailed;
+  if (parser.is_done()) return ParserState::kDone;
+  return parser.is_header_done() ? ParserState::kBody : ParserState::kHead;
+}
+
+}  // namespace
+
+class RequestParser::Impl {
+ public:
+  explicit Impl(const ParserLimits& parser_limits) : limits(parser_limits) { Reset(); }
+  void Reset() { parser.emplace(limits); }
+
+  const ParserLimits limits;
+  std::optional<RequestCollector> parser;
+  std::optional<ParseFailure> failure;
+};
+
+RequestParser::RequestParser(const ParserLimits& limits) : impl_(std::make_unique<Impl>(limits)) {}
+RequestParser::~RequestParser() = default;
+RequestParser::RequestParser(RequestParser&&) noexcept = default;
+RequestParser& RequestParser::operator=(RequestParser&&) noexcept = default;
+
+std::size_t RequestParser::Feed(std::string_view input) {
+  std::size_t taken = 0;
+  if (state() == ParserState::kDone || state() == ParserState::kFailed) return taken;
+  // Empty lines in front of a request are passed over, as RFC 9112 section 2.2 asks for.
+  while (!impl_->parser->got_some() && input.substr(taken, 2) == "\r\n") taken += 2;
+  const std::string_view rest = input.substr(taken);
+  if (rest.empty() || (rest == "\r" && !impl_->parser->got_some())) return taken;
+  // Beast waits for an empty line with carriage returns, so a client that sends none would wait for its time-out.
+  const std::size_t line_feed = request().method.empty() ? rest.find('\n') : std::string_view::npos;
+  if (line_feed != std::string_view::npos && (line_feed == 0 || rest[line_feed - 1] != '\r')) {
+    impl_->failure = ParseFailure{400, "a line does not end in carriage return and line feed"};
+    return taken;
+  }
+  return taken + FeedOnce(*impl_->parser, rest, impl_->limits, &impl_->failure);
+}
+
+ParserState RequestParser::state() const {
+  return StateOf(*impl_->parser, impl_->failure);
+}
+
+const ParseFailure& RequestParser::failure() const {
+  CHECK(impl_->failure.has_value());
+  return *impl_->failure;
+}
+
+bool RequestParser::expects_continue() const {
+  return http_version() >= 11 && impl_->parser->request.headers.Find("Expect").has_value();
+}
+bool RequestParser::keep_alive() const {
+  return impl_->parser->keep_alive();
+}
+int RequestParser::http_version() const {
+  return impl_->parser->http_version;
+}
+const HttpRequest& RequestParser::request() const {
+  return impl_->parser->request;
+}
+
+HttpRequest RequestParser::Take() {
+  CHECK(state() == ParserState::kDone);
+  HttpRequest request = std::move(impl_->parser->request);
+  impl_->Reset();
+  return request;
+}
+
+class ResponseParser::Impl {
+ public:
+  Impl(const ParserLimits& parser_limits, bool head) : limits(parser_limits), head_request(head) { Reset(); }
+  void Reset() {
+    parser.emplace(limits);
+    parser->skip(head_request);
+  }
+
+  const ParserLimits limits;
+  const bool head_request;
+  std::optional<ResponseCollector> parser;
+  std::optional<ParseFailure> failure;
+};
+
+ResponseParser::ResponseParser(const ParserLimits& limits, bool head_request)
+    : impl_(std::make_unique<Impl>(limits, head_request)) {}
+ResponseParser::~ResponseParser() = default;
+ResponseParser::ResponseParser(ResponseParser&&) noexcept = default;
+ResponseParser& ResponseParser::operator=(ResponseParser&&) noexcept = default;
+
+std::size_t ResponseParser::Feed(std::string_view input) {
+  std::size_t taken = 0;
+  while (taken < input.size() && (state() == ParserState::kHead || state() == ParserState::kBody)) {
+    taken += FeedOnce(*impl_->parser, input.substr(taken), impl_->limits, &impl_->failure);
+    const bool informational = state() == ParserState::kDone && response().status / 100 == 1;
+    if (!informational) break;
+    impl_->Reset();
+  }
+  return taken;
+}
+
+void ResponseParser::FeedEnd() {
+  if (state() == ParserState::kDone || state() == ParserState::kFailed) return;
+  error_code ec = http::error::partial_message;
+  if (impl_->parser->got_some()) impl_->parser->put_eof(ec);
+  if (ec) impl_->failure = FailureOf(ec);
+}
+
+ParserState ResponseParser::state() const {
+  return StateOf(*impl_->parser, impl_->failure);
+}
+
+const ParseFailure& ResponseParser::failure() const {
+  CHECK(impl_->failure.has_value());
+  return *impl_->failure;
+}
+
+bool ResponseParser::keep_alive() const {
+  return impl_->parser->keep_alive();
+}
+const HttpResponse& ResponseParser::response() const {
+  return impl_->parser->response;
+}
+std::string ResponseParser::TakeBody() {
+  return std::exchange(impl_->parser->response.body, {});
+}
+
+}  // namespace galley::net

@@ -119,7 +119,7 @@ std::function<void(std::string)> LogTo(int descriptor) {
 
 std::string InfoJson(const engine::Engine& engine, const options::Values& values) {
   const auto memory = protocol::ParseJson(engine::ToJson(engine.memory_plan(), engine.memory_limit()));
-  return DumpJson(Json::MakeObject({{"backend", values.String("backend")},
+  return DumpJson(Json::MakeObject({{"backend", std::string(engine::BackendName(values.String("backend")))},
                                     {"max_seqs", values.Int("max-seqs")},
                                     {"step_rows", values.Int("step-rows")},
                                     {"block_tokens", 128},

@@ -6,6 +6,9 @@
 #include <algorithm>
 
 #include "galley/backend/cpu/cpu_backend.h"
+#ifdef GALLEY_CUDA
+#include "galley/backend/cuda/cuda_backend.h"
+#endif
 #include "galley/backend/ref/ref_backend.h"
 #include "galley/base/math.h"
 #include "galley/base/thread_pool.h"
@@ -35,6 +38,9 @@ constexpr BackendEntry kBackends[] = {
      [](int threads, std::string_view isa) {
        return backend::cpu::CpuBackend::Create({.threads = threads, .isa = isa, .processors = {}});
      }},
+#ifdef GALLEY_CUDA
+    {"cuda", [](int, std::string_view) { return backend::MakeCudaBackend({}); }},
+#endif
 };
 constexpr std::string_view kFastest = "cpu";  // what "auto" stands for
 

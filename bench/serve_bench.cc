@@ -28,8 +28,6 @@ int main(int argc, char** argv) {
   files.rlim_cur = files.rlim_max;
   setrlimit(RLIMIT_NOFILE, &files);
   bool good = galley::bench::HttpCosts(settings);
-#ifdef GALLEY_BENCH_API
   good = galley::bench::ApiCosts(settings) && good;
-#endif
   return good ? 0 : 1;
 }

@@ -97,7 +97,7 @@ void Executor::StartMasks(const StepJob& job) {
   mask_of_.assign(job.draws.size(), -1);
   std::size_t masks = 0;
   for (std::size_t at = 0; at < job.draws.size(); ++at) {
-    const History& history = histories_.at(job.plan.draws[at]);
+    const History& history = histories_[job.plan.draws[at]];
     if (history.constraint == nullptr || history.ended) continue;
     // Draws of decoding sequences come first, in the order of plan.decode.
     const auto drafts = at < verifies_.size() ? verifies_[at].drafts() : std::span<const TokenId>();
@@ -148,7 +148,7 @@ Status Executor::DrawVerified(const StepJob& job, std::size_t decode, std::span<
   const Verify& verify = verifies_[decode];
   const auto at = static_cast<std::size_t>(rows.first_draw);
   const StepJob::Draw& draw = job.draws[at];
-  History& history = histories_.at(rows.sequence);
+  History& history = histories_[rows.sequence];
   const std::span<const TokenId> drafts = verify.drafts();
   std::span<const float> draft_logits;
   if (verify.draft_logits != nullptr && !drafts.empty()) {

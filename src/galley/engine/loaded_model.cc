@@ -12,6 +12,7 @@
 #include "galley/backend/ref/ref_backend.h"
 #include "galley/base/math.h"
 #include "galley/base/thread_pool.h"
+#include "galley/engine/engine.h"
 #include "galley/text/compressed_ids.h"
 
 namespace galley::engine {
@@ -45,7 +46,7 @@ constexpr BackendEntry kBackends[] = {
 constexpr std::string_view kFastest = "cpu";  // what "auto" stands for
 
 Result<std::unique_ptr<backend::Backend>> MakeBackend(const LoadOptions& options) {
-  const std::string_view name = options.backend == "auto" ? kFastest : std::string_view(options.backend);
+  const std::string_view name = BackendName(options.backend);
   std::string names;
   for (const BackendEntry& entry : kBackends) {
     if (entry.name == name) return entry.make(options.threads == 0 ? UsableProcessors() : options.threads, options.isa);
@@ -73,6 +74,10 @@ Result<std::int64_t> SequenceLength(std::int64_t asked, std::int64_t trained) {
 }
 
 }  // namespace
+
+std::string_view BackendName(std::string_view asked) {
+  return asked == "auto" ? kFastest : asked;
+}
 
 Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) {
   RETURN_IF_ERROR(CheckRange("prefill-chunk", options.rows_max, 1, kRowsMax));

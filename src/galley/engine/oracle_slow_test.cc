@@ -30,16 +30,16 @@ void RunMany(const std::filesystem::path& model, const std::string& backend, int
 }
 
 TEST(OracleSlow, ProbeOnTheReference) {
-  RunMany(kProbe, "ref", 3);
+  RunMany(kProbe, "ref", 1);
 }
 TEST(OracleSlow, NanoOnTheReference) {
-  RunMany(kNano, "ref", 2);
+  RunMany(kNano, "ref", 1);
 }
 TEST(OracleSlow, ProbeOnTheProcessor) {
-  RunMany(kProbe, "cpu", 6);
+  RunMany(kProbe, "cpu", 2);
 }
 TEST(OracleSlow, NanoOnTheProcessor) {
-  RunMany(kNano, "cpu", 6);
+  RunMany(kNano, "cpu", 2);
 }
 
 TEST(OracleSlow, SevenHundredOneRowStepsEqualOneChunk) {

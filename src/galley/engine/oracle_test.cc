@@ -8,7 +8,8 @@ namespace {
 TEST(Oracle, ADrawDoesNotDependOnTheEngine) {
   const std::uint32_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
-  Oracle({.model = kProbe, .seed = seed, .requests = 4, .longest = 150, .output = 6, .variants = 2}).Run();
+  Oracle({.model = kProbe, .backend = "cpu", .seed = seed, .requests = 4, .longest = 150, .output = 6, .variants = 2})
+      .Run();
 }
 
 }  // namespace

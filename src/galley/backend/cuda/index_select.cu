@@ -123,51 +123,63 @@ __global__ void __launch_bounds__(256)
   };
   float* out = scratch.scores + local * scratch.score_stride;
   const int end = min(count, begin + keys_per_block);
-#pragma unroll 4
-  for (int i0 = begin + warp * kKeysPerWarp; i0 < end; i0 += 8 * kKeysPerWarp) {
-    const int i = i0 + lane / 4;
-    uint4 codes = {0, 0, 0, 0};
-    std::uint32_t scale = 0;
-    if (i < end) {
+  // Keys of several turns are fetched before the first is used.
+  constexpr int kAhead = 4, kTurn = 8 * kKeysPerWarp;
+  for (int group = begin + warp * kKeysPerWarp; group < end; group += kAhead * kTurn) {
+    uint4 fetched[kAhead];
+    std::uint32_t fetched_scale[kAhead];
+#pragma unroll
+    for (int turn = 0; turn < kAhead; ++turn) {
+      const int i = group + turn * kTurn + lane / 4;
+      fetched[turn] = {0, 0, 0, 0};
+      fetched_scale[turn] = 0;
+      if (i >= end) continue;
       const unsigned j = entry_of(static_cast<unsigned>(i)), in_block = j & (entries - 1);
       const std::uint8_t* keys = keys_base + static_cast<std::size_t>(blocks[j >> entry_shift]) * block_bytes;
-      codes = reinterpret_cast<const uint4*>(keys + in_block * (kIndexDim / 2))[lane % 4];
-      scale = keys[entries * (kIndexDim / 2) + in_block * (kIndexDim / 32) + lane % 4];
+      fetched[turn] = reinterpret_cast<const uint4*>(keys + in_block * (kIndexDim / 2))[lane % 4];
+      fetched_scale[turn] = keys[entries * (kIndexDim / 2) + in_block * (kIndexDim / 32) + lane % 4];
     }
-    const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-    const std::uint32_t scales = ScalePair<kFp4Shift>(scale);
-    float acc[MT][4] = {};
 #pragma unroll
-    for (int g = 0; g < 4; ++g) {
-      std::uint32_t pairs[4];
-      DecodeFp4x8(words[g], scales, pairs);
+    for (int turn = 0; turn < kAhead; ++turn) {
+      const int i0 = group + turn * kTurn;
+      if (i0 >= end) break;
+      const uint4 codes = fetched[turn];
+      const std::uint32_t scale = fetched_scale[turn];
+      const std::uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+      const std::uint32_t scales = ScalePair<kFp4Shift>(scale);
+      float acc[MT][4] = {};
 #pragma unroll
-      for (int m = 0; m < MT; ++m) {
+      for (int g = 0; g < 4; ++g) {
+        std::uint32_t pairs[4];
+        DecodeFp4x8(words[g], scales, pairs);
 #pragma unroll
-        for (int step = 0; step < 2; ++step) {
-          const int at = 4 * g + 2 * step;
-          const std::uint32_t a[4] = {q[m][0][at], q[m][1][at], q[m][0][at + 1], q[m][1][at + 1]};
-          ptx::Mma16x8x16(acc[m], a, pairs[2 * step], pairs[2 * step + 1]);
+        for (int m = 0; m < MT; ++m) {
+#pragma unroll
+          for (int step = 0; step < 2; ++step) {
+            const int at = 4 * g + 2 * step;
+            const std::uint32_t a[4] = {q[m][0][at], q[m][1][at], q[m][0][at + 1], q[m][1][at + 1]};
+            ptx::Mma16x8x16(acc[m], a, pairs[2 * step], pairs[2 * step + 1]);
+          }
         }
       }
-    }
-    float s0 = 0, s1 = 0;
+      float s0 = 0, s1 = 0;
 #pragma unroll
-    for (int m = 0; m < MT; ++m) {
-      // As fmax, but NaN stays NaN.
-      const auto relu = [](float x) { return x < 0.0f ? 0.0f : x; };
-      s0 += relu(acc[m][0]) * w[m][0] + relu(acc[m][2]) * w[m][1];
-      s1 += relu(acc[m][1]) * w[m][0] + relu(acc[m][3]) * w[m][1];
-    }
+      for (int m = 0; m < MT; ++m) {
+        // As fmax, but NaN stays NaN.
+        const auto relu = [](float x) { return x < 0.0f ? 0.0f : x; };
+        s0 += relu(acc[m][0]) * w[m][0] + relu(acc[m][2]) * w[m][1];
+        s1 += relu(acc[m][1]) * w[m][0] + relu(acc[m][3]) * w[m][1];
+      }
 #pragma unroll
-    for (int step = 4; step < 32; step <<= 1) {
-      s0 += __shfl_xor_sync(kFullWarp, s0, step);
-      s1 += __shfl_xor_sync(kFullWarp, s1, step);
-    }
-    const int key = i0 + lane % 4 * 2;
-    if (lane < 4) {
-      if (key < end) out[key] = isnan(s0) ? -INFINITY : s0;
-      if (key + 1 < end) out[key + 1] = isnan(s1) ? -INFINITY : s1;
+      for (int step = 4; step < 32; step <<= 1) {
+        s0 += __shfl_xor_sync(kFullWarp, s0, step);
+        s1 += __shfl_xor_sync(kFullWarp, s1, step);
+      }
+      const int key = i0 + lane % 4 * 2;
+      if (lane < 4) {
+        if (key < end) out[key] = isnan(s0) ? -INFINITY : s0;
+        if (key + 1 < end) out[key + 1] = isnan(s1) ? -INFINITY : s1;
+      }
     }
   }
 }

@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(kThreads) ProductKernel(ProductArgs args, int 
 #pragma unroll
   for (int n = 0; n < NT; ++n) {
     const int token = token0 + n * 8 + lane / 4;
-    dot.x[n] = token < args.rows ? args.x + token * args.x_stride + group * args.group_stride : nullptr;
+    dot.x[n] = token < args.rows && row0 < args.weight.rows ? args.x + token * args.x_stride + group * args.group_stride
+                                                            : nullptr;
   }
   float acc[kTiles][NT][4] = {};
   dot.template Run<Natural, true>(SplitBegin(blocks, splits, split), SplitBegin(blocks, splits, split + 1), acc);

@@ -161,9 +161,11 @@ __device__ float Sinkhorn(float m, int iterations, float eps) {
   largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, 2));
   m = expf(m - largest);
   m = m / row_sum(m) + eps;
+  // 40 divisions in a row: the fast one is within two units in the last place, and a row's sums are brought back to 1
+  // by the next round.
   for (int i = 0; i < iterations; ++i) {
-    if (i > 0) m /= row_sum(m) + eps;
-    m /= column_sum(m) + eps;
+    if (i > 0) m = __fdividef(m, row_sum(m) + eps);
+    m = __fdividef(m, column_sum(m) + eps);
   }
   return m;
 }
@@ -174,11 +176,19 @@ __global__ void __launch_bounds__(256) RowKernel(MhcBoundaryArgs args, Scratch s
   const auto t = static_cast<std::int64_t>(blockIdx.x);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const float* partials = scratch.partials + t * scratch.slices * kPartials;
-  for (int o = warp; o < kPartials; o += kWarps) {
-    float sum = 0;
-    for (int s = lane; s < scratch.slices; s += 32) sum += partials[o * scratch.slices + s];
-    sum = WarpSum(sum);
-    if (lane == 0) sums[o] = sum;
+  constexpr int kPerWarp = (kPartials + kWarps - 1) / kWarps;
+  float sum[kPerWarp] = {};
+  for (int s = lane; s < scratch.slices; s += 32) {
+#pragma unroll
+    for (int i = 0; i < kPerWarp; ++i) {
+      const int o = warp + i * kWarps;
+      if (o < kPartials) sum[i] += partials[o * scratch.slices + s];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPerWarp; ++i) {
+    const float total = WarpSum(sum[i]);
+    if (lane == 0 && warp + i * kWarps < kPartials) sums[warp + i * kWarps] = total;
   }
   __syncthreads();
   const float dim = static_cast<float>(args.dim);

@@ -25,7 +25,7 @@ std::size_t Layout(const MoeShape& shape, std::byte* base, MoeWork* work) {
   w.pairs = rows * shape.topk;
   const int mean = w.pairs / (experts > 0 ? experts : 1);
   const bool wide = shape.wide;
-  w.routed_tile = wide ? kWideTile : mean <= 3 ? 8 : 16;
+  w.routed_tile = wide ? kWideTile : mean <= 5 ? 8 : 16;
   w.shared_tile = wide ? kWideTile : rows <= 8 ? 8 : 16;
   w.tiles_max =
       (w.pairs < experts ? w.pairs : experts) + w.pairs / w.routed_tile + (rows + w.shared_tile - 1) / w.shared_tile;

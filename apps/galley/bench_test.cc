@@ -117,8 +117,9 @@ std::string Probe() {
 // Three requests with 128 tokens in common: one computes the block, two find it and replay its 128 rows.
 TEST(BenchThroughput, ReportsRatesHitsAndRows) {
   const RunOutcome outcome =
-      Bench({"throughput", "--model", Probe(), "--requests", "3", "--shared-tokens", "128", "--prompt-len", "2",
-             "--output-len", "3", "--concurrency", "3", "--prefix-cache", "both", "--seed", "1", "--speculation", "off", "--json"});
+      Bench({"throughput", "--model",       Probe(), "--requests",    "3", "--shared-tokens", "128",  "--prompt-len",
+             "2",          "--output-len",  "3",     "--concurrency", "3", "--prefix-cache",  "both", "--seed",
+             "1",          "--speculation", "off",   "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const Result<Json> report = protocol::ParseJson(outcome.out);
   ASSERT_TRUE(report) << outcome.out;

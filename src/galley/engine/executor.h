@@ -115,7 +115,7 @@ class Executor {
     std::vector<TokenId> tokens;
     Position begin = 0;
     int drafted = 0;
-    std::vector<float> confidences = {};       // [drafted], as the drafter gave them
+    std::vector<float> confidences = {};  // [drafted], as the drafter gave them
     const float* draft_logits = nullptr;  // [drafted][vocab_size], on the device; only with rejection sampling
 
     [[nodiscard]] std::span<const TokenId> drafts() const {

@@ -52,8 +52,8 @@ Status Executor::PlanVerify(const StepJob& job) {
     History& history = histories_[rows.sequence];
     const std::vector<TokenId>& prompt = draw.context->prompt;
     const auto newest = static_cast<Position>(prompt.size() + history.output.size()) - 1;
-    // A step that failed left its sequences without the token that this one goes on from. They have ended, and this step
-    // was planned before that was known.
+    // A step that failed left its sequences without the token that this one goes on from. They have ended, and this
+    // step was planned before that was known.
     if (newest < rows.begin) history.ended = true;
     if (history.ended || newest >= rows.row_limit) continue;
     verifies_[i] = {.tokens = {history.output.back()}, .begin = newest};

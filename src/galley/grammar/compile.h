@@ -28,7 +28,7 @@ struct CompileOptions {
   bool any_order = false;      // declared members in any order instead of the schema's
   bool plain_numbers = false;  // whole numbers without fraction and exponent, which a model could go on with for ever
   bool lenient = false;        // unknown keywords and formats become warnings instead of refusals
-  Limits limits;
+  Limits limits = {};
 };
 
 // A token that stands for itself, never for its spelling.

@@ -114,6 +114,26 @@ class DsmlEmitter {
 
   NodeId Block(NodeId invokes) { return Tag("<", std::string(spelling_.block) + ">\n", invokes); }
 
+  // The block, or an answer of another form.
+  Compiled<NodeId> BlockOr(NodeId block, const JsonValue& other) {
+    const JsonValue* kind = other.Find("kind");
+    const JsonValue* spec = other.Find("spec");
+    const bool schema = kind != nullptr && kind->text == "json_schema";
+    const bool regex = kind != nullptr && kind->text == "regex" && spec != nullptr && spec->is(Type::kString);
+    if (spec == nullptr || (!schema && !regex)) {
+      return Refuse(Bad("\"otherwise\" needs \"kind\" json_schema or regex, and \"spec\"", "/otherwise"));
+    }
+    auto answer = schema ? SchemaAnswer(*spec) : RegexAnswer(spec->text);
+    if (!answer) {
+      answer.error().pointer = "/otherwise/spec" + answer.error().pointer;
+      return answer;
+    }
+    Node split;
+    split.kind = Node::Kind::kSplit;
+    split.outs = {block, *answer};
+    return program_.AddNode(std::move(split));
+  }
+
   // Free text, then perhaps `block`.
   NodeId FreeText(NodeId block) {
     Node split;
@@ -125,6 +145,34 @@ class DsmlEmitter {
   }
 
  private:
+  Compiled<NodeId> SchemaAnswer(const JsonValue& schema) {
+    SchemaExpander expander(schema, options_);
+    SchemaEmitter emitter(expander, program_, options_);
+    std::vector<RuleId> rules;
+    const GoalId root = expander.root_goal();
+    if (!expander.ok() || !emitter.Run({root}, rules)) return Refuse(std::move(expander.error()));
+    if (!emitter.satisfiable(root)) {
+      return Refuse({CompileCode::kUnsatisfiable, "no JSON value satisfies this schema", "", "", std::nullopt});
+    }
+    Node call;
+    call.kind = Node::Kind::kCall;
+    call.arg = rules[0];
+    call.next = end_;
+    return program_.AddNode(std::move(call));
+  }
+
+  Compiled<NodeId> RegexAnswer(const std::string& pattern) {
+    auto regex = ParseRegex(pattern, options_.limits);
+    if (!regex) return Refuse(std::move(regex.error()));
+    auto dfa = CharDfa::Create({std::move(*regex)}, CharDfa::Mode::kFull, options_.limits);
+    if (!dfa) return Refuse(std::move(dfa.error()));
+    TextSpec spec;
+    spec.parts.push_back({std::move(*dfa), TextSpec::Sense::kMust});
+    const auto node = Raw(std::move(spec), end_);
+    if (!node) return Refuse({CompileCode::kUnsatisfiable, "no text matches this pattern", "", "", std::nullopt});
+    return *node;
+  }
+
   NodeId Text(const std::string& text, NodeId next) { return json_.Words({text}, {}, {}, {next}); }
 
   NodeId Token(NodeId next) {
@@ -239,6 +287,7 @@ struct Request {
   bool parallel = true;
   std::optional<std::string> only;
   const JsonValue* tools = nullptr;
+  const JsonValue* otherwise = nullptr;
 };
 
 Compiled<Request> ReadRequest(const JsonValue& spec) {
@@ -251,6 +300,10 @@ Compiled<Request> ReadRequest(const JsonValue& spec) {
   if (const JsonValue* mode = spec.Find("mode")) out.mode = mode->text;
   if (out.mode != "block" && out.mode != "inside" && out.mode != "auto") {
     return Refuse(Bad("\"mode\" must be block, inside or auto", "/mode"));
+  }
+  out.otherwise = spec.Find("otherwise");
+  if (out.otherwise != nullptr && out.mode != "auto") {
+    return Refuse(Bad("\"otherwise\" goes with mode auto only: the other modes demand a call", "/otherwise"));
   }
   if (const JsonValue* parallel = spec.Find("parallel")) out.parallel = parallel->boolean;
   if (const JsonValue* only = spec.Find("only"); only != nullptr && only->is(Type::kString)) out.only = only->text;
@@ -297,7 +350,13 @@ Compiled<Grammar> CompileDsml(const JsonValue& spec, const Marker& marker, const
   if (tools.empty()) return Refuse(Bad("the named tool is not in the list", "/only"));
   NodeId start = emitter.Invokes(tools, request->parallel);
   if (request->mode != "inside") start = emitter.Block(start);
-  if (request->mode == "auto") start = emitter.FreeText(start);
+  if (request->otherwise != nullptr) {
+    auto either = emitter.BlockOr(start, *request->otherwise);
+    if (!either) return Refuse(std::move(either.error()));
+    start = *either;
+  } else if (request->mode == "auto") {
+    start = emitter.FreeText(start);
+  }
   program->set_root(program->AddRule(start));
   return Grammar{std::move(program), std::move(vocabulary)};
 }

@@ -74,5 +74,40 @@ TEST(StructuralTag, RefusalsNameThePlace) {
   }
 }
 
+TEST(Dsml, WithAResponseFormatTheAnswerIsACallOrOfThatForm) {
+  const auto judge = [](const std::string& otherwise, std::string_view text) {
+    const auto spec =
+        ParseJson(R"({"mode":"auto","tools":[{"name":"f","parameters":{}}],"otherwise":)" + otherwise + "}");
+    const auto bytes = ByteVocabulary();
+    const auto grammar = CompileKind("dsml", *spec, bytes.markers, {}, bytes.vocabulary);
+    EXPECT_TRUE(grammar.has_value()) << grammar.error().message;
+    return Matcher(*grammar).Check(text, kDsmlMarker, kByteMarker).complete;
+  };
+  const std::string call = "<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n</｜DSML｜ invoke>\n</｜DSML｜ calls>";
+  const std::string schema = R"({"kind":"json_schema","spec":{"type":"integer"}})";
+  EXPECT_TRUE(judge(schema, "12"));
+  EXPECT_TRUE(judge(schema, call));
+  EXPECT_FALSE(judge(schema, "twelve"));
+  EXPECT_FALSE(judge(schema, "12" + call));
+  const std::string regex = R"({"kind":"regex","spec":"[a-z]+!"})";
+  EXPECT_TRUE(judge(regex, "hello!"));
+  EXPECT_TRUE(judge(regex, call));
+  EXPECT_FALSE(judge(regex, "Hello"));
+}
+
+TEST(Dsml, ABadOtherwiseNamesThePlace) {
+  const auto refusal = [](std::string_view members) {
+    const auto spec = ParseJson("{\"tools\":[{\"name\":\"f\",\"parameters\":{}}]," + std::string(members) + "}");
+    const auto bytes = ByteVocabulary();
+    const auto grammar = CompileKind("dsml", *spec, bytes.markers, {}, bytes.vocabulary);
+    return grammar ? std::string("compiled") : grammar.error().pointer;
+  };
+  EXPECT_EQ(refusal(R"("mode":"block","otherwise":{"kind":"regex","spec":"a"})"), "/otherwise");
+  EXPECT_EQ(refusal(R"("mode":"auto","otherwise":{"kind":"ebnf","spec":"a"})"), "/otherwise");
+  EXPECT_EQ(refusal(R"("mode":"auto","otherwise":{"kind":"json_schema","spec":{"properties":{"a":{"type":"x"}}}})"),
+            "/otherwise/spec/properties/a");
+  EXPECT_EQ(refusal(R"("mode":"auto","otherwise":{"kind":"regex","spec":"a**b\\"})"), "/otherwise/spec");
+}
+
 }  // namespace
 }  // namespace galley::grammar

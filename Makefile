@@ -20,7 +20,7 @@ INSTALL := bash scripts/install_packages.sh
 CTEST := ctest --no-tests=error --output-on-failure -j $(JOBS)
 export PROMPT
 
-.PHONY: build run test test-all lint tidy format bench fuzz asan tsan install packages sizes clean help
+.PHONY: build run test test-all lint tidy format bench fuzz asan tsan cuda install packages sizes clean help
 
 build: build/release/build.ninja ## Build the release preset into build/release (the default target)
 	@ninja -C build/release -n | grep -q 'no work to do' || cmake --build build/release -j $(JOBS)
@@ -69,6 +69,10 @@ fuzz: ## Run each fuzz target for FUZZ_SECONDS (20) seconds; needs clang
 asan tsan: %: build/%/build.ninja ## Build with sanitizers and run the fast tests (asan covers undefined behaviour too)
 	@cmake --build build/$@ -j $(JOBS)
 	@$(CTEST) --test-dir build/$@ -LE slow $(CTEST_ARGS)
+
+cuda: packages ## Build the CUDA backend, its tests and benchmark into build/cuda (needs nvcc 12.8; CUDA_ARCHS="90a-real" for one GPU)
+	@cmake --preset release -B build/cuda -DGALLEY_CUDA=ON $(if $(CUDA_ARCHS),-DGALLEY_CUDA_ARCHITECTURES="$(CUDA_ARCHS)") >/dev/null
+	@cmake --build build/cuda -j $(JOBS) --target galley cuda_tests
 
 install: build ## Install the program under PREFIX (/usr/local)
 	@cmake --install build/release --prefix "$(PREFIX)"

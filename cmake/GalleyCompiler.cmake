@@ -19,12 +19,13 @@ if(GALLEY_CCACHE)
 endif()
 
 add_library(galley_compile_options INTERFACE)
+# For C++ alone: the CUDA compiler does not know these options.
 target_compile_options(galley_compile_options INTERFACE
-  -Wall -Wextra -Wshadow -Wconversion -Werror -ffp-contract=off -fno-math-errno
-  "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=")
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wconversion;-Werror;-ffp-contract=off;-fno-math-errno;-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 reports restrict, overread and dangling false positives inside the standard library at -O2.
-  target_compile_options(galley_compile_options INTERFACE -Wno-restrict -Wno-stringop-overread -Wno-maybe-uninitialized)
+  target_compile_options(galley_compile_options INTERFACE
+    "$<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict;-Wno-stringop-overread;-Wno-maybe-uninitialized>")
 endif()
 if(GALLEY_SANITIZE)
   target_compile_options(galley_compile_options INTERFACE

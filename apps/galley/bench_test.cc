@@ -117,8 +117,9 @@ std::string Probe() {
 // Three requests with 128 tokens in common: one computes the block, two find it and replay its 128 rows.
 TEST(BenchThroughput, ReportsRatesHitsAndRows) {
   const RunOutcome outcome =
-      Bench({"throughput", "--model", Probe(), "--requests", "3", "--shared-tokens", "128", "--prompt-len", "2",
-             "--output-len", "3", "--concurrency", "3", "--prefix-cache", "both", "--seed", "1", "--speculation", "off", "--json"});
+      Bench({"throughput", "--model",       Probe(), "--requests",    "3", "--shared-tokens", "128",  "--prompt-len",
+             "2",          "--output-len",  "3",     "--concurrency", "3", "--prefix-cache",  "both", "--seed",
+             "1",          "--speculation", "off",   "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const Result<Json> report = protocol::ParseJson(outcome.out);
   ASSERT_TRUE(report) << outcome.out;
@@ -147,7 +148,7 @@ TEST(BenchThroughput, PrintsATable) {
   const RunOutcome outcome = Bench({"throughput", "--model", Probe(), "--requests", "2", "--prompt-len", "uniform:3:5",
                                     "--output-len", "2", "--concurrency", "1,2", "--repeat", "2", "--seed", "9"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("throughput of v41_probe, backend ref: 2 requests, prompts of uniform:3:5 tokens "
+  EXPECT_THAT(outcome.out, HasSubstr("throughput of v41_probe, backend cpu: 2 requests, prompts of uniform:3:5 tokens "
                                      "(nothing shared), outputs of 2, seed 9, median of 2 rounds\n"));
   EXPECT_THAT(outcome.out, HasSubstr("\noutput tokens a second"));
   EXPECT_THAT(outcome.out, HasSubstr("\n2 at once ÷ 1 at once: "));

@@ -119,7 +119,7 @@ std::function<void(std::string)> LogTo(int descriptor) {
 
 std::string InfoJson(const engine::Engine& engine, const options::Values& values) {
   const auto memory = protocol::ParseJson(engine::ToJson(engine.memory_plan(), engine.memory_limit()));
-  return DumpJson(Json::MakeObject({{"backend", values.String("backend")},
+  return DumpJson(Json::MakeObject({{"backend", std::string(engine::BackendName(values.String("backend")))},
                                     {"max_seqs", values.Int("max-seqs")},
                                     {"step_rows", values.Int("step-rows")},
                                     {"block_tokens", 128},
@@ -198,7 +198,7 @@ Result<int> RunServe(Context& context) {
   ASSIGN_OR_RETURN(const auto engine, engine::Engine::Create(engine_options));
   options.info = InfoJson(*engine, values);
   const bool open = keys.open();
-  const auto port = serve::PortOf(*engine, engine->config().eos_token_id);
+  ASSIGN_OR_RETURN(const auto port, serve::PortOf(*engine, engine->config().eos_token_id, engine->config().vocab_size));
   serve::Service service(*port, options, std::move(keys));
   const StopSignal stop;
   ASSIGN_OR_RETURN(const auto server, net::HttpServer::Create(server_options, serve::HandlerOf(service)));

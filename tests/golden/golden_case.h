@@ -10,7 +10,19 @@
 #include "galley/engine/dump.h"
 #include "galley/engine/tensor_compare.h"
 
+// The backends that a build of these tests runs; the slow ones run one.
+#ifndef GALLEY_TEST_BACKENDS
+#define GALLEY_TEST_BACKENDS "ref", "cpu"
+#define GALLEY_TEST_BACKEND "ref"
+#endif
+
 namespace galley::golden {
+
+inline constexpr const char* kBackend = GALLEY_TEST_BACKEND;
+// Name of the limits of a kind of case: a GPU adds in an order of its own.
+[[nodiscard]] inline std::string LimitSet(const std::string& name, const std::string& backend = kBackend) {
+  return backend == "cuda" ? name + "_other_order" : name;
+}
 
 // limits.json: kinds of tensors, and for each named set the worst value allowed per kind.
 class Limits {

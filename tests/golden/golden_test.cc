@@ -32,7 +32,7 @@ std::string Lines(const std::vector<std::string>& lines) {
 
 // Each case once for every backend; the limits are the same.
 class Golden : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Backends, Golden, testing::Values("ref", "cpu"),
+INSTANTIATE_TEST_SUITE_P(Backends, Golden, testing::Values(GALLEY_TEST_BACKENDS),
                          [](const auto& backend) { return std::string(backend.param); });
 
 void CompareCase(const std::filesystem::path& model_dir, const std::filesystem::path& file, const std::string& set) {
@@ -43,7 +43,7 @@ void CompareCase(const std::filesystem::path& model_dir, const std::filesystem::
   const auto dump = engine::Dump(options);
   ASSERT_TRUE(dump) << dump.error().ToString();
   const Limits limits = Limits::Load(kGolden / "limits.json");
-  EXPECT_EQ(Lines(limits.Violations(engine::CompareTensors(*dump, *golden), set)), "");
+  EXPECT_EQ(Lines(limits.Violations(engine::CompareTensors(*dump, *golden), LimitSet(set, Golden::GetParam()))), "");
 }
 
 TEST_P(Golden, ProbeOfFiveTokens) {
@@ -90,10 +90,11 @@ TEST_P(OneLayer, FromExactInput) {
     theirs[full] = golden->at(full);
   }
   const Limits limits = Limits::Load(kGolden / "limits.json");
-  EXPECT_EQ(Lines(limits.Violations(engine::CompareTensors(ours, theirs), "one_layer")), "");
+  EXPECT_EQ(Lines(limits.Violations(engine::CompareTensors(ours, theirs), LimitSet("one_layer", backend))), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, OneLayer, testing::Combine(testing::Values(2, 4), testing::Values("ref", "cpu")),
+INSTANTIATE_TEST_SUITE_P(Golden, OneLayer,
+                         testing::Combine(testing::Values(2, 4), testing::Values(GALLEY_TEST_BACKENDS)),
                          [](const auto& one) {
                            return fmt::format("{}_{}", std::get<0>(one.param), std::get<1>(one.param));
                          });
@@ -196,7 +197,7 @@ TEST_P(NanoPrompt, GreedyText) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, NanoPrompt,
-                         testing::Combine(testing::Values("json", "think"), testing::Values("ref", "cpu")),
+                         testing::Combine(testing::Values("json", "think"), testing::Values(GALLEY_TEST_BACKENDS)),
                          [](const auto& prompt) {
                            return std::get<0>(prompt.param) + "_" + std::get<1>(prompt.param);
                          });

@@ -8,10 +8,18 @@
 #include <cstring>
 
 #include "galley/backend/cpu/cpu_backend.h"
+#ifdef GALLEY_CUDA
+#include "galley/backend/cuda/cuda_backend.h"
+#endif
 #include "galley/backend/ref/ref_backend.h"
+#include "galley/base/check.h"
 #include "galley/base/rng.h"
 #include "galley/model/dsv4/model.h"
 #include "galley/text/compressed_ids.h"
+
+#ifndef GALLEY_TEST_BACKENDS
+#define GALLEY_TEST_BACKENDS "ref", "cpu/auto"
+#endif
 
 namespace galley {
 namespace {
@@ -32,12 +40,19 @@ class Invariance : public testing::TestWithParam<const char*> {
  public:
   static std::unique_ptr<backend::Backend> MakeBackend(int threads) {
     if (std::string_view(GetParam()) == "ref") return std::make_unique<backend::RefBackend>(threads);
+#ifdef GALLEY_CUDA
+    if (std::string_view(GetParam()) == "cuda") {
+      auto cuda = backend::MakeCudaBackend({});
+      CHECK(cuda) << cuda.error().ToString();
+      return std::move(*cuda);
+    }
+#endif
     auto made = backend::cpu::CpuBackend::Create({.threads = threads, .isa = GetParam() + 4, .processors = {}});
     EXPECT_TRUE(made) << made.error().ToString();
     return std::move(*made);
   }
   void SetUp() override {
-    if (std::string_view(GetParam()) != "ref" && !backend::cpu::FindIsa(GetParam() + 4))
+    if (std::string_view(GetParam()).starts_with("cpu/") && !backend::cpu::FindIsa(GetParam() + 4))
       GTEST_SKIP() << "this processor cannot run " << GetParam();
   }
 };
@@ -93,7 +108,9 @@ struct SequenceRun {
 
   void Collect(const float* values, int rows) {
     const auto count = static_cast<std::size_t>(rows) * static_cast<std::size_t>(rig.checkpoint->config().vocab_size);
-    if (count > 0) logits.insert(logits.end(), values, values + count);
+    const std::size_t before = logits.size();
+    logits.resize(before + count);
+    EXPECT_TRUE(rig.backend->CopyToHost(logits.data() + before, values, count * sizeof(float)));
   }
 
   // Runs the whole sequence in steps of `chunk` rows, alone.
@@ -113,10 +130,15 @@ struct SequenceRun {
       const backend::HistorySlab slab = rig.state->Slab(owner);
       for (std::int64_t j = 0; j < done / slab.ratio; ++j) {
         const backend::HistoryEntry e = backend::EntryAt(slab, blocks.data(), j);
-        bytes.insert(bytes.end(), e.latent, e.latent + slab.latent_bytes());
-        bytes.insert(bytes.end(), e.latent_scales, e.latent_scales + slab.latent_scales());
-        bytes.insert(bytes.end(), e.key, e.key + slab.key_bytes());
-        bytes.insert(bytes.end(), e.key_scales, e.key_scales + slab.key_scales());
+        const auto append = [&](const std::uint8_t* part, std::size_t size) {
+          const std::size_t before = bytes.size();
+          bytes.resize(before + size);
+          EXPECT_TRUE(rig.backend->CopyToHost(bytes.data() + before, part, size));
+        };
+        append(e.latent, slab.latent_bytes());
+        append(e.latent_scales, slab.latent_scales());
+        append(e.key, slab.key_bytes());
+        append(e.key_scales, slab.key_scales());
       }
     }
     return bytes;
@@ -251,7 +273,8 @@ TEST_P(Invariance, BoundedReplayLeavesSharedHistoryAlone) {
   for (const std::size_t chunk : {172, 31}) {
     SequenceRun warm(rig, 1, ids);
     warm.blocks = cold.blocks;
-    std::memset(rig.state->WindowRing(0).At(1, 0), 0x55, rig.state->layout().slot_bytes);  // a used slot
+    const std::vector<std::uint8_t> used(rig.state->layout().slot_bytes, 0x55);
+    ASSERT_TRUE(rig.backend->CopyToDevice(rig.state->WindowRing(0).At(1, 0), used.data(), used.size()));
     ASSERT_TRUE(
         rig.model->ResetSlot(*rig.state, SlotId{1}, start, std::span(ids).first(static_cast<std::size_t>(start))));
     warm.done = start;
@@ -277,7 +300,7 @@ TEST_P(Invariance, BoundedReplayLeavesSharedHistoryAlone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Invariance, testing::Values("ref", "cpu/auto"), [](const auto& backend) {
+INSTANTIATE_TEST_SUITE_P(Backends, Invariance, testing::Values(GALLEY_TEST_BACKENDS), [](const auto& backend) {
   std::string name = backend.param;
   std::replace(name.begin(), name.end(), '/', '_');
   return name;

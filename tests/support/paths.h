@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where tests find data: GALLEY_SOURCE_DIR is the checkout, GALLEY_SHARED_DIR the read-only material beside it, which may
-// be absent. Every test is compiled with this header in front. The values stand in one translation unit, so a compiler
-// cache serves the tests' objects to every checkout.
+// Where tests find data: GALLEY_SOURCE_DIR is the checkout, GALLEY_SHARED_DIR the read-only material beside it, which
+// may be absent. Every test is compiled with this header in front. The values stand in one translation unit, so a
+// compiler cache serves the tests' objects to every checkout.
 #pragma once
 
 namespace galley::test_paths {

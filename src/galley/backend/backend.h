@@ -51,6 +51,8 @@ class Backend {
   // Device address of a weight's bytes, valid as long as both the backend and the view's owner live. A backend that can
   // read host memory returns the view's own address.
   [[nodiscard]] virtual Result<const void*> Upload(const TensorView& weight) = 0;
+  // The same for Weight::data: a backend may keep a matrix in an order of its own, which only its products read.
+  [[nodiscard]] virtual Result<const void*> UploadMatrix(const TensorView& weight) { return Upload(weight); }
   [[nodiscard]] virtual Status CopyToDevice(void* device, const void* host, std::size_t bytes) = 0;
   [[nodiscard]] virtual Status CopyToHost(void* host, const void* device, std::size_t bytes) = 0;
   // From device memory to device memory; ranges do not overlap.

@@ -22,6 +22,9 @@ class BackendDecorator : public Backend {
   [[nodiscard]] std::uint64_t allocated_bytes() const override { return inner_->allocated_bytes(); }
   [[nodiscard]] std::int64_t allocations() const override { return inner_->allocations(); }
   [[nodiscard]] Result<const void*> Upload(const TensorView& weight) override { return inner_->Upload(weight); }
+  [[nodiscard]] Result<const void*> UploadMatrix(const TensorView& weight) override {
+    return inner_->UploadMatrix(weight);
+  }
   [[nodiscard]] Status CopyToDevice(void* device, const void* host, std::size_t bytes) override {
     return inner_->CopyToDevice(device, host, bytes);
   }

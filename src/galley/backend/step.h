@@ -21,6 +21,7 @@ struct SequenceEntry {
 struct StepView {
   int rows = 0;
   int sequences = 0;
+  std::int32_t position_end = 0;               // one past the largest position, known on the host; 0: not told
   const std::int32_t* tokens = nullptr;        // [rows]
   const std::int32_t* positions = nullptr;     // [rows]
   const std::int32_t* row_sequence = nullptr;  // [rows] index into table
@@ -28,7 +29,7 @@ struct StepView {
   const SequenceEntry* table = nullptr;        // [sequences]
   const std::int32_t* blocks = nullptr;        // block ids of all sequences, one after the other
 
-  [[nodiscard]] const SequenceEntry& sequence_of(int row) const { return table[row_sequence[row]]; }
+  [[nodiscard]] constexpr const SequenceEntry& sequence_of(int row) const { return table[row_sequence[row]]; }
 };
 
 }  // namespace galley::backend

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -88,6 +89,9 @@ struct EngineRequest {
   bool output_is_kept = false;  // the next turn will hold the whole output: a snapshot is taken at its end too
   std::string cache_salt = {};  // requests share cached prefixes only with equal salts
 };
+
+// The backend that a name stands for: of "auto" the fastest that this build has, else the name itself.
+[[nodiscard]] std::string_view BackendName(std::string_view asked);
 
 // Seed of a branch: the request's own for branch 0.
 [[nodiscard]] std::uint64_t BranchSeed(std::uint64_t seed, int branch);

@@ -36,7 +36,7 @@ struct LiveBranch {
 
   BranchText text;
   std::vector<TokenEvent> drawn;
-  std::size_t reported = 0;     // of drawn
+  std::size_t reported = 0;  // of drawn
   SpeculationCounts speculation;
   std::optional<Error> failed;  // a draw failed
   bool finished = false;        // its terminal event is out

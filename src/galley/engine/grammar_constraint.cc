@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -105,8 +107,15 @@ grammar::Compiled<std::shared_ptr<const TokenConstraint>> GrammarCompiler::Compi
   // Outside the lock: a slow grammar holds up nobody. Two threads may compile the same; the first one's is kept.
   auto compiled =
       grammar::CompileKind(request.kind, request.spec, vocabulary_.markers, request.options, vocabulary_.vocabulary);
+  std::function<std::size_t()> bytes;
+  if (compiled) {
+    // The program grows on the engine's thread; the cache reads what that thread wrote down.
+    const auto noted = std::make_shared<std::atomic<std::size_t>>(compiled->program->bytes());
+    compiled->program->set_on_growth([noted](std::size_t now) { noted->store(now, std::memory_order_relaxed); });
+    bytes = [noted] { return noted->load(std::memory_order_relaxed); };
+  }
   const std::lock_guard lock(mutex_);
-  cache_.Put(std::move(key), compiled);
+  cache_.Put(std::move(key), compiled, std::move(bytes));
   return give(std::move(compiled));
 }
 

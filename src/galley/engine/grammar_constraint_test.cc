@@ -2,7 +2,9 @@
 #include "galley/engine/grammar_constraint.h"
 
 #include <algorithm>
+#include <thread>
 
+#include "galley/base/thread_pool.h"
 #include "galley/engine/engine_for_test.h"
 
 namespace galley::engine {
@@ -122,6 +124,52 @@ TEST_F(GrammarConstraintTest, CompiledGrammarsAreKeptAndBadOnesNameThePlace) {
   EXPECT_EQ(bad.error().pointer, "/properties/a");
   EXPECT_EQ(bad.error().keyword, "frobnicate");
   EXPECT_TRUE(compiler_->Compile(Regex("x+")).has_value());  // a bad one harms nobody
+}
+
+// Many requests of many grammars compile on several threads while another walks masks, as a server does; and masks of
+// one batch are filled on several threads, grammar by grammar.
+TEST_F(GrammarConstraintTest, CompilesBesideARunningEngineAndFillsBatchesOnThreads) {
+  std::vector<std::shared_ptr<const TokenConstraint>> made(12);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = t; i < 12; i += 3) {
+        const auto one = compiler_->Compile(Regex("[a-z]{" + std::to_string(i / 2 + 1) + "}x"));
+        if (one) made[static_cast<std::size_t>(i)] = *one;
+      }
+    });
+  }
+  const auto running = Make(Schema("{}"));
+  for (int i = 0; i < 20; ++i) (void)Mask(*running);
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& one : made) ASSERT_NE(one, nullptr);
+  EXPECT_EQ(compiler_->stats().entries, 7u);  // six patterns, one schema
+
+  const TokenId ends[] = {1};
+  const auto vocabulary = grammar::VocabularyOf(*tokenizer_, ends)->vocabulary;
+  std::vector<std::unique_ptr<grammar::Matcher>> owned;
+  std::vector<grammar::Matcher*> batch;
+  for (int i = 0; i < 9; ++i) {
+    if (i % 3 == 0) {
+      owned.push_back(std::make_unique<grammar::Matcher>(
+          *grammar::CompileRegex("[a-z]{" + std::to_string(i + 2) + "}", {}, vocabulary)));
+    } else {
+      owned.push_back(owned.back()->Fork());
+      (void)owned.back()->Accept(static_cast<std::uint32_t>(Id("a")));
+    }
+    batch.push_back(owned.back().get());
+  }
+  const std::size_t words = vocabulary->mask_words();
+  std::vector<grammar::MaskWord> rows(words * batch.size()), one(words);
+  ThreadPool pool(3);
+  grammar::FillMasks(batch, rows, [&](std::size_t n, const std::function<void(std::size_t)>& run) {
+    EXPECT_EQ(n, 3u);  // rows of one grammar stay together
+    pool.ParallelFor(static_cast<std::int64_t>(n), [&](std::int64_t i) { run(static_cast<std::size_t>(i)); });
+  });
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    batch[i]->FillMask(one);
+    EXPECT_TRUE(std::equal(one.begin(), one.end(), rows.begin() + static_cast<std::ptrdiff_t>(i * words))) << i;
+  }
 }
 
 // A model of random weights knows no JSON: whatever it writes is valid all the same, or cut off by the token limit.

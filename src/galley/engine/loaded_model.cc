@@ -6,9 +6,13 @@
 #include <algorithm>
 
 #include "galley/backend/cpu/cpu_backend.h"
+#ifdef GALLEY_CUDA
+#include "galley/backend/cuda/cuda_backend.h"
+#endif
 #include "galley/backend/ref/ref_backend.h"
 #include "galley/base/math.h"
 #include "galley/base/thread_pool.h"
+#include "galley/engine/engine.h"
 #include "galley/text/compressed_ids.h"
 
 namespace galley::engine {
@@ -35,11 +39,14 @@ constexpr BackendEntry kBackends[] = {
      [](int threads, std::string_view isa) {
        return backend::cpu::CpuBackend::Create({.threads = threads, .isa = isa, .processors = {}});
      }},
+#ifdef GALLEY_CUDA
+    {"cuda", [](int, std::string_view) { return backend::MakeCudaBackend({}); }},
+#endif
 };
 constexpr std::string_view kFastest = "cpu";  // what "auto" stands for
 
 Result<std::unique_ptr<backend::Backend>> MakeBackend(const LoadOptions& options) {
-  const std::string_view name = options.backend == "auto" ? kFastest : std::string_view(options.backend);
+  const std::string_view name = BackendName(options.backend);
   std::string names;
   for (const BackendEntry& entry : kBackends) {
     if (entry.name == name) return entry.make(options.threads == 0 ? UsableProcessors() : options.threads, options.isa);
@@ -67,6 +74,10 @@ Result<std::int64_t> SequenceLength(std::int64_t asked, std::int64_t trained) {
 }
 
 }  // namespace
+
+std::string_view BackendName(std::string_view asked) {
+  return asked == "auto" ? kFastest : asked;
+}
 
 Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) {
   RETURN_IF_ERROR(CheckRange("prefill-chunk", options.rows_max, 1, kRowsMax));

@@ -25,8 +25,9 @@ inline constexpr std::uint32_t kBlanksMax = 128;
 
 struct CompileOptions {
   Whitespace whitespace = Whitespace::kDefault;
-  bool any_order = false;  // declared members in any order instead of the schema's
-  bool lenient = false;    // unknown keywords and formats become warnings instead of refusals
+  bool any_order = false;      // declared members in any order instead of the schema's
+  bool plain_numbers = false;  // whole numbers without fraction and exponent, which a model could go on with for ever
+  bool lenient = false;        // unknown keywords and formats become warnings instead of refusals
   Limits limits;
 };
 

@@ -8,10 +8,10 @@ namespace galley::grammar {
 std::string GrammarCache::KeyOf(std::string_view kind, const JsonValue& spec, const std::vector<Marker>& markers,
                                 const CompileOptions& options, const Vocabulary* vocabulary) {
   const Limits& l = options.limits;
-  std::string key =
-      fmt::format("{}|{}|{}{}{}|{},{},{},{},{},{},{}|", kind, static_cast<const void*>(vocabulary),
-                  static_cast<int>(options.whitespace), options.any_order, options.lenient, l.nesting_max,
-                  l.nfa_states_max, l.dfa_states_max, l.goals_max, l.branches_max, l.steps_max, l.matcher_bytes_max);
+  std::string key = fmt::format("{}|{}|{}{}{}{}|{},{},{},{},{},{},{}|", kind, static_cast<const void*>(vocabulary),
+                                static_cast<int>(options.whitespace), options.any_order, options.plain_numbers,
+                                options.lenient, l.nesting_max, l.nfa_states_max, l.dfa_states_max, l.goals_max,
+                                l.branches_max, l.steps_max, l.matcher_bytes_max);
   for (const Marker& marker : markers) key += fmt::format("{}={}|", JsonQuote(marker.text), marker.token);
   return key + JsonText(spec);
 }
@@ -19,7 +19,7 @@ std::string GrammarCache::KeyOf(std::string_view kind, const JsonValue& spec, co
 std::size_t GrammarCache::BytesOf(const Entry& entry) {
   std::size_t out = sizeof(Entry) + 2 * entry.key.size();
   if (!entry.result) return out + entry.result.error().message.size();
-  return out + entry.result->program->noted_bytes();
+  return out + (entry.program_bytes ? entry.program_bytes() : entry.result->program->bytes());
 }
 
 void GrammarCache::Shrink() {
@@ -47,10 +47,9 @@ std::optional<Compiled<Grammar>> GrammarCache::Find(std::string_view key) {
   return entries_.front().result;
 }
 
-void GrammarCache::Put(std::string key, Compiled<Grammar> result) {
+void GrammarCache::Put(std::string key, Compiled<Grammar> result, std::function<std::size_t()> bytes) {
   if (index_.find(key) != index_.end()) return;
-  if (result) result->program->NoteBytes();
-  entries_.push_front({std::move(key), std::move(result), 0});
+  entries_.push_front({std::move(key), std::move(result), std::move(bytes), 0});
   index_.emplace(entries_.front().key, entries_.begin());
   Shrink();
 }

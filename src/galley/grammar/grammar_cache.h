@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <optional>
 #include <string>
@@ -29,8 +30,9 @@ class GrammarCache {
                                          const std::vector<Marker>& markers, const CompileOptions& options,
                                          const Vocabulary* vocabulary);
   [[nodiscard]] std::optional<Compiled<Grammar>> Find(std::string_view key);
-  // The grammar must not be in use yet by another thread.
-  void Put(std::string key, Compiled<Grammar> result);
+  // `bytes` tells what the grammar takes now, for callers that run it on another thread; without it the cache looks at
+  // the program itself.
+  void Put(std::string key, Compiled<Grammar> result, std::function<std::size_t()> bytes = {});
 
   struct Stats {
     std::uint64_t hits = 0;
@@ -44,6 +46,7 @@ class GrammarCache {
   struct Entry {
     std::string key;
     Compiled<Grammar> result;
+    std::function<std::size_t()> program_bytes;
     std::size_t bytes = 0;
   };
   [[nodiscard]] static std::size_t BytesOf(const Entry& entry);

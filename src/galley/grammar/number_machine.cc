@@ -287,12 +287,12 @@ Machine::State NumberMachine::RawStep(State state, std::uint8_t byte) {
       text.phase = Phase::kESign;
       return Intern(text);
     case '.':
-      if (text.phase != Phase::kZero && text.phase != Phase::kInt) return kDead;
+      if (spec_.plain || (text.phase != Phase::kZero && text.phase != Phase::kInt)) return kDead;
       text.phase = Phase::kPoint;
       return Intern(text);
     case 'e':
     case 'E':
-      if (!mantissa || !AllowsExponent(text)) return kDead;
+      if (spec_.plain || !mantissa || !AllowsExponent(text)) return kDead;
       text.phase = Phase::kE;
       return Intern(text);
     default:

@@ -23,6 +23,7 @@ struct NumberSpec {
     friend bool operator==(const Bound&, const Bound&) = default;
   };
   bool integer = false;  // only whole numbers
+  bool plain = false;    // without fraction and exponent; only with `integer`
   std::optional<Bound> low;
   std::optional<Bound> high;
   std::vector<Decimal> multiples;      // each positive; at most kMultiplesMax with not_multiples

@@ -4,8 +4,8 @@
 // in while it runs, by one thread at a time; everything else is immutable once built.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -146,9 +146,8 @@ class Program {
                                          bool keep_leaf_exits);
   [[nodiscard]] bool overflowed() const;
   [[nodiscard]] std::size_t bytes() const;
-  // bytes() as last written down, for a cache that must not look at a program that another thread runs.
-  [[nodiscard]] std::size_t noted_bytes() const { return noted_bytes_.load(std::memory_order_relaxed); }
-  void NoteBytes() { noted_bytes_.store(bytes(), std::memory_order_relaxed); }
+  // Called with bytes() from time to time as they grow, by the thread that runs the program.
+  void set_on_growth(std::function<void(std::size_t bytes)> listener) { on_growth_ = std::move(listener); }
 
  private:
   Limits limits_;
@@ -162,7 +161,7 @@ class Program {
   std::unordered_map<std::uint64_t, LexemeMask> masks_;
   std::size_t mask_bytes_ = 0;
   std::size_t mask_bytes_noted_ = 0;
-  std::atomic<std::size_t> noted_bytes_ = 0;
+  std::function<void(std::size_t)> on_growth_;
 };
 
 }  // namespace galley::grammar

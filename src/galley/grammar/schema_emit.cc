@@ -31,7 +31,7 @@ std::string KeyOf(const StringFacts& facts) {
 }
 
 std::string KeyOf(const NumberSpec& spec) {
-  std::string key = spec.integer ? "i" : "n";
+  std::string key = spec.plain ? "p" : spec.integer ? "i" : "n";
   const auto bound = [&](const std::optional<NumberSpec::Bound>& b) {
     key += b ? fmt::format("|{}{}", b->value.ToString(), b->exclusive ? "x" : "") : "|";
   };
@@ -153,7 +153,8 @@ void SchemaEmitter::PlanNumber(const Branch& branch, Plan& plan) {
     for (const Decimal& v : *facts.values) key += "|" + v.ToString();
     use(key, [&]() -> std::unique_ptr<Machine> {
       std::vector<Regex> spellings;
-      for (const Decimal& v : *facts.values) spellings.push_back(Spellings(v));
+      for (const Decimal& v : *facts.values)
+        spellings.push_back(options_.plain_numbers && v.is_integer() ? Digits(v.ToString()) : Spellings(v));
       auto dfa = CharDfa::Create({Regex::Alternate(std::move(spellings))}, CharDfa::Mode::kFull, options_.limits);
       if (!dfa) {
         expander_.Fail(dfa.error().code, dfa.error().message, "");
@@ -171,6 +172,7 @@ void SchemaEmitter::PlanNumber(const Branch& branch, Plan& plan) {
   spec.multiples = facts.multiples;
   spec.not_multiples = facts.not_multiples;
   spec.integer = (branch.types & kTypeNumber) == kTypeInteger;
+  spec.plain = spec.integer && options_.plain_numbers;
   if ((branch.types & kTypeNumber) == kTypeFraction) {
     Decimal one;
     one.digits = "1";

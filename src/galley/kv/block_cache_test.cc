@@ -192,8 +192,7 @@ TEST(BlockCache, K12_WhatIsListedAfterEvictionsIsThere) {
   BlockCache cache(20);
   int evicted = 0;
   for (int round = 0; round < 500; ++round) {
-    RunAndRelease(cache, Prompt(1 + static_cast<int>(random() % 1000), static_cast<int>(random() % 600),
-                                static_cast<int>(random() % 6)));
+    RunAndRelease(cache, Prompt(1 + static_cast<int>(random() % 1000), 256, static_cast<int>(random() % 6)));
     for (int id = 0; id < 6; ++id) {
       const std::vector<TokenId> tokens = Prompt(1000, 256, id);
       const KeyChain chain = MakeKeyChain(Root(), tokens);

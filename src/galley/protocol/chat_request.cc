@@ -345,7 +345,7 @@ class ChatConverter {
             "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'.");
       request_.conversation.response_format = ResponseFormat::kJsonObject;
     } else if (type == "json_schema") {
-      return SetSchemaFormat(Get(format, "json_schema"), request_);
+      return SetSchemaFormat(Get(format, "json_schema"), options_, request_);
     } else if (type == "regex") {
       if (const Status status = CheckRegexSyntax(Text(format, "regex")); !status)
         return Refuse(fmt::format("Invalid regex: {}", status.error().message));

@@ -164,6 +164,7 @@ CodecOptions OptionsOfCase(const Json& row) {
   flag("continue_prefill", codec.continue_prefill);
   flag("enforce_any", codec.enforce_any);
   flag("messages_format", codec.messages_format);
+  flag("any_schema_root", codec.any_schema_root);
   flag("refuse_stateful", codec.refuse_stateful);
   flag("keep_order", codec.render.keep_order);
   bound("thinking_max_tokens_upper_bound", codec.thinking_max_tokens);

@@ -43,7 +43,8 @@ struct ImageRef {
 struct Tool {
   std::string name{};
   std::optional<std::string> description{};
-  Json parameters = Json(Json::Object{});  // JSON Schema
+  Json parameters = Json(Json::Object{});  // JSON Schema, as prompts show it
+  Json declared{};                         // as the client gave it, where a strict tool's parameters were rewritten
   std::optional<bool> strict{};
   bool defer_loading = false;  // not in the first list; a later system message brings it in
 };

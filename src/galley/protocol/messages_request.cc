@@ -183,7 +183,7 @@ class MessagesConverter {
     if (format.is_null() || !options_.messages_format) return {};
     if (Text(format, "type") != "json_schema")
       return Refuse("output_config.format: the only supported type is json_schema");
-    return SetSchemaFormat(format, request_);
+    return SetSchemaFormat(format, options_, request_);
   }
 
   void ContinuePrefill() {

@@ -46,6 +46,7 @@ struct CodecOptions {
   bool continue_prefill = false;  // Messages: a last assistant message is continued, not closed
   bool enforce_any = false;       // Messages: tool_choice any demands a call
   bool messages_format = false;   // Messages: output_config.format counts
+  bool any_schema_root = false;   // strict schemas need no object at the top
   bool refuse_stateful = false;   // Responses: previous_response_id and background are errors
 };
 

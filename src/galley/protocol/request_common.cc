@@ -131,7 +131,7 @@ Checked FinishTool(Tool& tool, bool declared) {
     if (schema.Find("type") == nullptr) schema.Set("type", "object");
     Result<Json> strict = MakeStrict(schema);
     if (!strict) return Refuse(strict.error().message);
-    tool.parameters = std::move(*strict);
+    tool.declared = std::exchange(tool.parameters, std::move(*strict));
   }
   return {};
 }
@@ -168,14 +168,15 @@ Checked FinishChoice(ParsedRequest& request) {
   return {};
 }
 
-Checked SetSchemaFormat(const Json& holder, ParsedRequest& request) {
+Checked SetSchemaFormat(const Json& holder, const CodecOptions& options, ParsedRequest& request) {
   Conversation& c = request.conversation;
   const Json& schema = Get(holder, "schema");
   if (Status status = CheckJsonSchema(schema); !status)
     return Refuse(fmt::format("Invalid json schema: {}", status.error().message));
   std::string text = DumpJson(schema);
   if (IsTrue(Get(holder, "strict"))) {
-    if (Text(schema, "type") != "object") return Refuse("The top level of the json schema must be an object.");
+    if (!options.any_schema_root && Text(schema, "type") != "object")
+      return Refuse("The top level of the json schema must be an object.");
     Result<Json> strict = MakeStrict(schema);
     if (!strict) return Refuse(strict.error().message);
     text = DumpJson(*strict);

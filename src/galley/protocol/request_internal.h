@@ -63,7 +63,7 @@ void SetThinking(const Json& thinking, std::string_view effort, const CodecOptio
 [[nodiscard]] Checked FinishChoice(ParsedRequest& request);
 
 // json_schema formats: `holder` has the members schema and strict.
-[[nodiscard]] Checked SetSchemaFormat(const Json& holder, ParsedRequest& request);
+[[nodiscard]] Checked SetSchemaFormat(const Json& holder, const CodecOptions& options, ParsedRequest& request);
 
 // Reasoning in old turns: filled in, dropped or, as the options say, demanded. `field` is the API's name for it.
 [[nodiscard]] Checked FinishReasoning(std::string_view field, const CodecOptions& options, ParsedRequest& request);

@@ -510,7 +510,7 @@ class ResponsesConverter {
   Checked Format() {
     const Json& format = Get(Get(body_, "text"), "format");
     const std::string_view type = Text(format, "type");
-    if (type == "json_schema") return SetSchemaFormat(format, request_);
+    if (type == "json_schema") return SetSchemaFormat(format, options_, request_);
     if (type != "json_object") return {};
     if (!mentions_json_)
       return Refuse(

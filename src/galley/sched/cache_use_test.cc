@@ -403,9 +403,9 @@ TEST(CacheUse, K20_AWholeHitIsNotCutToTheFreeSpace) {
   TestRank rank(options);
   rank.Submit(0, TestPrompt(700, 0, 0), 2);
   rank.RunAll();
-  rank.Submit(1, TestPrompt(760, 0, 1), 60);  // six blocks, and a seventh from row 768 on
+  rank.Submit(1, TestPrompt(800, 0, 1), 60);  // seven blocks, all that are free
   rank.Step();
-  rank.Submit(2, TestPrompt(700, 0, 0), 2);  // five cached blocks and one more, and one to grow into for the other
+  rank.Submit(2, TestPrompt(700, 0, 0), 2);  // five cached blocks and one more
   rank.Step();
   EXPECT_EQ(rank.StateOf(2), "waiting");
   rank.RunAll();

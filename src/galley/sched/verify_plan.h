@@ -41,7 +41,8 @@ class SurvivalCurve {
 };
 
 // Time of a step that decodes, from the learnt curve of the decode launch, which is the scheduler's own and cuts prompt
-// chunks too (StepCost::decode), a correction that follows the last steps, and the learnt times of sampling and drafting.
+// chunks too (StepCost::decode), a correction that follows the last steps, and the learnt times of sampling and
+// drafting.
 class VerifyCost {
  public:
   // `forward` outlives it.

@@ -75,8 +75,9 @@ ApiResult<std::optional<ConstraintSpec>> ForeignConstraint(const Json& body) {
 std::string DsmlSpec(const protocol::ParsedRequest& request, std::string_view mode, bool single_call) {
   Json tools(Json::Array{});
   for (const protocol::Tool& tool : request.conversation.tools)
-    tools.Push(Json::MakeObject(
-        {{"name", tool.name}, {"parameters", tool.parameters}, {"strict", tool.strict.value_or(false)}}));
+    tools.Push(Json::MakeObject({{"name", tool.name},
+                                 {"parameters", tool.declared.is_null() ? tool.parameters : tool.declared},
+                                 {"strict", tool.strict.value_or(false)}}));
   return DumpJson(Json::MakeObject(
       {{"spelling", Name(request.version)}, {"mode", mode}, {"parallel", !single_call}, {"tools", std::move(tools)}}));
 }
@@ -90,6 +91,9 @@ ApiResult<std::optional<ConstraintSpec>> CodecConstraint(const protocol::ParsedR
                               "tool_choice to none",
                    .param = "response_format",
                    .code = "unsupported"});
+  // The schema as the client gave it: what the codec's strict form leaves out, the grammar enforces.
+  if (constraint.kind == "json" && request.conversation.response_format == protocol::ResponseFormat::kJsonSchema)
+    return ConstraintSpec{"json_schema", DumpJson(request.conversation.response_schema), false, "response_format"};
   if (constraint.kind == "json")
     return ConstraintSpec{"json_schema", constraint.schema.empty() ? std::string(kAnyObject) : constraint.schema, false,
                           "response_format"};

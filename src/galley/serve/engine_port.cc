@@ -1,14 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "galley/serve/engine_port.h"
 
+#include <fmt/format.h>
+
+#include <optional>
 #include <utility>
+
+#include "galley/engine/grammar_constraint.h"
+#include "galley/grammar/json_value.h"
+#include "galley/protocol/render.h"
 
 namespace galley::serve {
 namespace {
 
+constexpr std::size_t kGrammarCacheBytes = std::size_t{256} << 20;
+
+// Which member cannot be enforced, where in it, and why.
+ApiError Explained(const ConstraintSpec& spec, const grammar::CompileError& error) {
+  std::string place = spec.param;
+  if (!error.pointer.empty()) place += " at " + error.pointer;
+  if (error.position) place += fmt::format(" at byte {}", *error.position);
+  return {.status = 400,
+          .message = fmt::format("Invalid {}: {}", place, error.message),
+          .param = spec.param,
+          .code = std::string(grammar::Label(error.code))};
+}
+
 class RealEngine : public EnginePort {
  public:
-  RealEngine(engine::Engine& engine, TokenId eos_id) : engine_(engine), eos_id_(eos_id) {}
+  RealEngine(engine::Engine& engine, TokenId eos_id, std::unique_ptr<engine::GrammarCompiler> compiler)
+      : engine_(engine),
+        eos_id_(eos_id),
+        think_end_(engine.tokenizer().AddedIdOf(protocol::SpecialTokens().think_end)),
+        compiler_(std::move(compiler)) {}
 
   [[nodiscard]] const text::Tokenizer& tokenizer() const override { return engine_.tokenizer(); }
   [[nodiscard]] std::int64_t max_seq_len() const override { return engine_.max_seq_len(); }
@@ -19,23 +43,29 @@ class RealEngine : public EnginePort {
   void Cancel(RequestId request) override { engine_.Cancel(request); }
   [[nodiscard]] engine::EngineStats stats() const override { return engine_.stats(); }
   [[nodiscard]] ApiResult<std::shared_ptr<const engine::TokenConstraint>> Compile(const ConstraintSpec& spec) override {
-    return Refuse(
-        {.status = 400,
-         .message = spec.param + " cannot be enforced by this server yet, so it is refused rather than ignored",
-         .param = spec.param,
-         .code = "unsupported"});
+    const auto value = grammar::ParseJson(spec.spec);
+    if (!value) return Refuse(Explained(spec, value.error()));
+    engine::GrammarRequest request{.kind = spec.kind, .spec = *value, .options = {.plain_numbers = true}};
+    if (spec.after_thinking) request.starts_after = think_end_;
+    auto compiled = compiler_->Compile(request);
+    if (!compiled) return Refuse(Explained(spec, compiled.error()));
+    return std::move(*compiled);
   }
   void ClearCache() override { engine_.ClearCache(); }
 
  private:
   engine::Engine& engine_;
   TokenId eos_id_;
+  std::optional<TokenId> think_end_;
+  std::unique_ptr<engine::GrammarCompiler> compiler_;
 };
 
 }  // namespace
 
-std::unique_ptr<EnginePort> PortOf(engine::Engine& engine, TokenId eos_id) {
-  return std::make_unique<RealEngine>(engine, eos_id);
+Result<std::unique_ptr<EnginePort>> PortOf(engine::Engine& engine, TokenId eos_id, int vocab_size) {
+  ASSIGN_OR_RETURN(auto compiler,
+                   engine::GrammarCompiler::Create(engine.tokenizer(), {&eos_id, 1}, vocab_size, kGrammarCacheBytes));
+  return std::make_unique<RealEngine>(engine, eos_id, std::move(compiler));
 }
 
 }  // namespace galley::serve

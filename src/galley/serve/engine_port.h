@@ -27,7 +27,7 @@ class EnginePort {
   virtual void ClearCache() = 0;
 };
 
-// `engine` outlives the port.
-[[nodiscard]] std::unique_ptr<EnginePort> PortOf(engine::Engine& engine, TokenId eos_id);
+// `engine` outlives the port. Errors: those of GrammarCompiler::Create.
+[[nodiscard]] Result<std::unique_ptr<EnginePort>> PortOf(engine::Engine& engine, TokenId eos_id, int vocab_size);
 
 }  // namespace galley::serve

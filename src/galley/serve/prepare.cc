@@ -198,6 +198,7 @@ protocol::CodecOptions CodecOptionsOf(const ServiceOptions& options) {
   codec.continue_prefill = true;
   codec.enforce_any = true;
   codec.messages_format = true;
+  codec.any_schema_root = true;
   codec.refuse_stateful = true;
   codec.render.keep_order = true;
   return codec;

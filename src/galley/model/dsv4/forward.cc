@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order of a forward pass: specification 2.1 (top level), 2.2 (sites), 2.10 (Engram), 2.13 (truncated decoder).
+#include <algorithm>
 #include <numeric>
 
 #include "galley/base/check.h"
@@ -8,6 +9,16 @@
 namespace galley::model {
 
 using backend::Backend;
+
+namespace {
+
+std::int32_t PositionEnd(const StepRows& rows) {
+  std::int32_t end = 1;
+  for (const std::int32_t p : rows.positions) end = std::max(end, p + 1);
+  return end;
+}
+
+}  // namespace
 
 Status ForwardStep::Place(RowSet& set, const StepRows& rows) {
   Backend& device = *m_.backend;
@@ -22,6 +33,7 @@ Status ForwardStep::Place(RowSet& set, const StepRows& rows) {
   set.pre_index = 0;
   set.view = {.rows = rows.rows(),
               .sequences = static_cast<int>(rows.table.size()),
+              .position_end = PositionEnd(rows),
               .tokens = set.tokens.as<std::int32_t>(),
               .positions = set.positions.as<std::int32_t>(),
               .row_sequence = set.row_sequence.as<std::int32_t>(),

@@ -1,0 +1,582 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/backend/cuda/cuda_backend.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "galley/backend/cuda/device_memory.h"
+#include "galley/backend/cuda/kernels.h"
+#include "galley/base/check.h"
+
+namespace galley::backend {
+namespace {
+
+using cuda::DeviceError;
+using cuda::ScratchUse;
+
+constexpr std::size_t kScoreBytesMax = std::size_t{512} << 20;  // index scores kept at once
+constexpr int kExpertsMax = 1023, kChoicesMax = 32, kNgramMax = 16, kEngramLayersMax = 8;
+constexpr int kHeadDim = 512, kRopeMax = 128;
+
+std::size_t Bytes(std::int64_t count, std::size_t each) {
+  return static_cast<std::size_t>(count) * each;
+}
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(cudaStream_t stream, bool warpgroup_products) : stream_(stream), wide_allowed_(warpgroup_products) {}
+  ~CudaBackend() override {
+    cudaStreamSynchronize(stream_);
+    cudaStreamDestroy(stream_);
+  }
+  CudaBackend(const CudaBackend&) = delete;
+  CudaBackend& operator=(const CudaBackend&) = delete;
+
+  [[nodiscard]] std::string_view name() const override { return "cuda"; }
+  [[nodiscard]] cudaStream_t stream() const { return stream_; }
+
+  [[nodiscard]] Result<Buffer> Allocate(std::size_t bytes, std::string_view purpose) override {
+    allocated_ += bytes;
+    ++allocations_;
+    return cuda::AllocateDevice(bytes, purpose, stream_);
+  }
+  [[nodiscard]] std::uint64_t allocated_bytes() const override { return allocated_; }
+  [[nodiscard]] std::int64_t allocations() const override { return allocations_; }
+
+  [[nodiscard]] Result<const void*> Upload(const TensorView& weight) override {
+    ASSIGN_OR_RETURN(std::byte * to, weights_.Take(weight.bytes(), stream_));
+    RETURN_IF_ERROR(CopyToDevice(to, weight.data, weight.bytes()));
+    uploaded_ = true;
+    return static_cast<const void*>(to);
+  }
+  [[nodiscard]] Result<const void*> UploadMatrix(const TensorView& weight) override {
+    const bool fp4 = weight.dtype == DType::kI8;
+    if (!fp4 && weight.dtype != DType::kF8E4M3) return Upload(weight);
+    ASSIGN_OR_RETURN(std::byte * to, weights_.Take(weight.bytes(), stream_));
+    ASSIGN_OR_RETURN(std::byte * natural, scratch_.Get(ScratchUse::kUpload, weight.bytes(), stream_));
+    RETURN_IF_ERROR(CopyToDevice(natural, weight.data, weight.bytes()));
+    const int rows = static_cast<int>(weight.dim(0)), cols = static_cast<int>(weight.dim(1)) * (fp4 ? 2 : 1);
+    cuda::ArrangeWeights(fp4 ? WeightFormat::kMxfp4 : WeightFormat::kFp8Block32, natural, rows, cols, to, stream_);
+    Note(cudaGetLastError(), "arranging weights");
+    uploaded_ = true;
+    return static_cast<const void*>(to);
+  }
+
+  [[nodiscard]] Status CopyToDevice(void* device, const void* host, std::size_t bytes) override {
+    if (bytes == 0) return {};
+    return Checked(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_), "a copy to the device");
+  }
+  [[nodiscard]] Status CopyToHost(void* host, const void* device, std::size_t bytes) override {
+    if (bytes == 0) return {};
+    RETURN_IF_ERROR(
+        Checked(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_), "a copy to the host"));
+    return Synchronize();
+  }
+  void CopyOnDevice(void* to, const void* from, std::size_t bytes) override {
+    if (bytes > 0) Note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "a copy on the device");
+  }
+  [[nodiscard]] Status Synchronize() override {
+    Note(cudaStreamSynchronize(stream_), "a step");
+    if (error_) return Err(*error_);
+    return {};
+  }
+
+  void Embed(const EmbedArgs& args) override {
+    Run("Embed", [&] { cuda::Embed(args, stream_); });
+  }
+  void MeanCopies(const MeanCopiesArgs& args) override {
+    Run("MeanCopies", [&] { cuda::MeanCopies(args, stream_); });
+  }
+  void WindowWrite(const WindowWriteArgs& args) override {
+    Run("WindowWrite", [&] { cuda::WindowWrite(args, stream_); });
+  }
+  void GatherRows(const GatherRowsArgs& args) override;
+  void EngramRows(const EngramRowsArgs& args) override;
+  void EngramGather(const EngramGatherArgs& args) override {
+    Run("EngramGather", [&] { cuda::EngramGather(args, stream_); });
+  }
+  void EngramMix(const EngramMixArgs& args) override {
+    Run("EngramMix", [&] { cuda::EngramMix(args, stream_); });
+  }
+  void MhcBoundary(const MhcBoundaryArgs& args) override;
+  void Linear(const LinearArgs& args) override;
+  void AttnIn(const AttnInArgs& args) override;
+  void Compress(const CompressArgs& args) override;
+  void IndexSelect(const IndexSelectArgs& args) override;
+  void Attention(const AttentionArgs& args) override;
+  void AttnOut(const AttnOutArgs& args) override;
+  void Route(const RouteArgs& args) override;
+  void Moe(const MoeArgs& args) override;
+  void Head(const HeadArgs& args) override;
+  void DraftWindow(const DraftWindowArgs& args) override;
+  void DraftAttention(const DraftAttentionArgs& args) override;
+  void DraftChain(const DraftChainArgs& args) override;
+
+ private:
+  [[nodiscard]] static Status Checked(cudaError_t code, std::string_view doing) {
+    if (code == cudaSuccess) return {};
+    return Err(DeviceError(code, doing));
+  }
+  // Keeps the first error; Synchronize reports it.
+  void Note(cudaError_t code, std::string_view doing) {
+    if (code != cudaSuccess && !error_) error_ = DeviceError(code, doing);
+  }
+  void Refuse(std::string message) {
+    if (!error_) error_ = Error{.code = ErrorCode::kUnsupported, .message = std::move(message), .where = {}};
+  }
+  // False when what the op needs is not so; the reason becomes the error of the step.
+  [[nodiscard]] bool Require(bool holds, std::string_view what, std::int64_t value) {
+    if (!holds) Refuse(fmt::format("the cuda backend has no kernel for {} ({}); use --backend ref", what, value));
+    return holds;
+  }
+
+  // After an error nothing more is issued: the step has failed.
+  template <typename F>
+  void Run(std::string_view op, F&& launch) {
+    if (error_) return;
+    // Products read weights before they wait for earlier kernels, so weights must be complete before any of them.
+    if (std::exchange(uploaded_, false)) Note(cudaStreamSynchronize(stream_), "placing weights");
+    launch();
+    Note(cudaGetLastError(), op);
+  }
+  template <typename T>
+  T* Take(ScratchUse use, std::int64_t count) {
+    const Result<std::byte*> data = scratch_.Get(use, Bytes(count, sizeof(T)), stream_);
+    if (data) return reinterpret_cast<T*>(*data);
+    if (!error_) error_ = data.error();
+    return nullptr;
+  }
+
+  // x as the product wants it.
+  struct Input {
+    const BFloat16* x;
+    cuda::RowOrder order;
+  };
+  // After the quantiser, when the weight asks for it; `group_rows` as in ProductArgs.
+  Input Prepared(const Weight& weight, const BFloat16* x, int rows, std::int64_t cols, std::int64_t group_rows = 0,
+                 bool quantize = true);
+  void Multiply(const Weight& weight, const Input& input, int rows, void* out, bool float_out);
+  void MultiplyPlain(const Weight& weight, const BFloat16* x, int rows, void* out, bool float_out) {
+    Multiply(weight, Prepared(weight, x, rows, weight.cols), rows, out, float_out);
+  }
+  const std::int32_t* RowList(const std::int32_t* host, int count);
+  const cuda::ExpertPointers* ExpertTable(const MoeArgs& args);
+  std::int64_t PositionEnd(const StepView& step);
+
+  cudaStream_t stream_;
+  bool wide_allowed_;
+  std::uint64_t allocated_ = 0;
+  std::int64_t allocations_ = 0;
+  std::optional<Error> error_;
+  bool uploaded_ = false;  // weights have been placed since the last op
+  cuda::WeightArena weights_;
+  cuda::Scratch scratch_;
+  std::unordered_map<const ExpertWeights*, Buffer> expert_tables_;
+};
+
+CudaBackend::Input CudaBackend::Prepared(const Weight& weight, const BFloat16* x, int rows, std::int64_t cols,
+                                         std::int64_t group_rows, bool quantize) {
+  const bool codes = weight.format == WeightFormat::kFp8Block32 || weight.format == WeightFormat::kMxfp4;
+  const bool wide = wide_allowed_ && cuda::UsesWideProduct(weight, rows, group_rows);
+  quantize = quantize && codes;
+  if (!wide && !quantize) return {x, cuda::RowOrder::kNatural};
+  const cuda::RowOrder order = wide ? cuda::RowOrder::kSlots : cuda::RowOrder::kPaired;
+  auto* out = Take<BFloat16>(ScratchUse::kQuantized, rows * cols);
+  if (out == nullptr) return {nullptr, order};
+  cuda::Reorder({.x = x,
+                 .rows = rows,
+                 .cols = static_cast<int>(cols),
+                 .quantize = quantize,
+                 .order = order,
+                 .format = weight.format,
+                 .out = out},
+                stream_);
+  return {out, order};
+}
+
+void CudaBackend::Multiply(const Weight& weight, const Input& input, int rows, void* out, bool float_out) {
+  if (input.x == nullptr || out == nullptr) return;
+  cuda::Product({.weight = weight,
+                 .rows = rows,
+                 .x = input.x,
+                 .x_stride = weight.cols,
+                 .order = input.order,
+                 .out = out,
+                 .float_out = float_out,
+                 .out_stride = weight.rows},
+                stream_);
+}
+
+const std::int32_t* CudaBackend::RowList(const std::int32_t* host, int count) {
+  auto* rows = Take<std::int32_t>(ScratchUse::kHostRows, count);
+  if (rows != nullptr) {
+    Note(cudaMemcpyAsync(rows, host, Bytes(count, sizeof(std::int32_t)), cudaMemcpyHostToDevice, stream_),
+         "a row list");
+  }
+  return rows;
+}
+
+std::int64_t CudaBackend::PositionEnd(const StepView& step) {
+  if (step.position_end > 0) return step.position_end;
+  std::vector<std::int32_t> positions(static_cast<std::size_t>(step.rows));
+  const Status copied = CopyToHost(positions.data(), step.positions, positions.size() * sizeof(std::int32_t));
+  if (!copied || positions.empty()) return 1;
+  return *std::max_element(positions.begin(), positions.end()) + std::int64_t{1};
+}
+
+void CudaBackend::GatherRows(const GatherRowsArgs& args) {
+  Run("GatherRows", [&] {
+    if (args.count == 0) return;
+    const std::int32_t* rows = RowList(args.row_list, args.count);
+    if (rows != nullptr) cuda::GatherRows(args, rows, stream_);
+  });
+}
+
+void CudaBackend::EngramRows(const EngramRowsArgs& args) {
+  if (!Require(args.layers <= kEngramLayersMax, "so many Engram layers", args.layers)) return;
+  if (!Require(args.max_ngram <= kNgramMax, "n-grams so long", args.max_ngram)) return;
+  Run("EngramRows", [&] { cuda::EngramRows(args, stream_); });
+}
+
+void CudaBackend::MhcBoundary(const MhcBoundaryArgs& args) {
+  if (!Require(args.copies == cuda::kCopies, "this number of residual copies", args.copies)) return;
+  Run("MhcBoundary", [&] {
+    auto* partials =
+        Take<std::byte>(ScratchUse::kPartials, static_cast<std::int64_t>(cuda::MhcScratchBytes(args.rows, args.dim)));
+    if (partials != nullptr) cuda::MhcBoundary(args, reinterpret_cast<float*>(partials), stream_);
+  });
+}
+
+void CudaBackend::Linear(const LinearArgs& args) {
+  Run("Linear", [&] { MultiplyPlain(args.weight, args.x, args.rows, args.out, false); });
+}
+
+void CudaBackend::AttnIn(const AttnInArgs& args) {
+  if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
+  if (!Require(args.rope.dims <= kRopeMax, "so many rotated dimensions", args.rope.dims)) return;
+  Run("AttnIn", [&] {
+    const int rows = args.step.rows;
+    auto* low = Take<BFloat16>(ScratchUse::kProduct, rows * args.wq_a.rows);
+    auto* kv = Take<BFloat16>(ScratchUse::kProduct2, rows * args.wkv.rows);
+    const Input x = Prepared(args.wq_a, args.x, rows, args.wq_a.cols);
+    Multiply(args.wq_a, x, rows, low, false);
+    Multiply(args.wkv, x, rows, kv, false);
+    if (low == nullptr || kv == nullptr) return;
+    cuda::WindowRecords({.step = args.step,
+                         .kv = kv,
+                         .norm = args.kv_norm,
+                         .head_dim = args.head_dim,
+                         .eps = args.eps,
+                         .rope = args.rope,
+                         .out = args.window},
+                        stream_);
+    cuda::NormRows(low, nullptr, rows, static_cast<int>(args.wq_a.rows), args.q_norm, args.eps, args.qr, stream_);
+    MultiplyPlain(args.wq_b, args.qr, rows, args.q, false);
+    cuda::RotateHeads(args.step, args.q, args.heads, args.head_dim, args.rope, stream_);
+  });
+}
+
+void CudaBackend::Compress(const CompressArgs& args) {
+  if (!Require(args.slab.ratio == 1 || args.slab.ratio == 2, "this compression ratio", args.slab.ratio)) return;
+  if (!Require(args.slab.latent_dim <= 1024 && args.slab.latent_dim % 32 == 0, "latents of this size",
+               args.slab.latent_dim)) {
+    return;
+  }
+  Run("Compress", [&] {
+    const int rows = args.step.rows;
+    const std::int64_t dim = args.slab.latent_dim;
+    auto* content = Take<float>(ScratchUse::kProduct, 2 * rows * dim);
+    auto* latent = Take<BFloat16>(ScratchUse::kProduct2, rows * dim);
+    auto* key = Take<BFloat16>(ScratchUse::kProduct3, std::int64_t{rows} * args.slab.index_dim);
+    if (content == nullptr || latent == nullptr || key == nullptr) return;
+    const cuda::CompressScratch scratch{.content = content, .gate = content + rows * dim, .latent = latent, .key = key};
+    MultiplyPlain(args.wkv, args.x, rows, content, true);
+    if (args.slab.ratio > 1) MultiplyPlain(args.wgate, args.x, rows, content + rows * dim, true);
+    cuda::CompressLatents(args, scratch, stream_);
+    MultiplyPlain(args.index_wk, latent, rows, key, false);
+    cuda::CompressKeys(args, scratch, stream_);
+  });
+}
+
+void CudaBackend::IndexSelect(const IndexSelectArgs& args) {
+  if (!Require(args.slab.index_dim == cuda::kIndexDim, "index keys of this size", args.slab.index_dim)) return;
+  if (!Require(args.heads <= 64, "so many index heads", args.heads)) return;
+  if (!Require(args.rope.dims <= cuda::kIndexDim, "so many rotated dimensions", args.rope.dims)) return;
+  Run("IndexSelect", [&] {
+    const int rows = args.step.rows;
+    const std::int64_t entries = std::max<std::int64_t>(PositionEnd(args.step) / args.slab.ratio, 1);
+    cuda::IndexScratch scratch;
+    scratch.score_stride =
+        args.role == CandidateRole::kUser ? std::int64_t{args.candidate_blocks} * args.candidate_block_size : entries;
+    scratch.score_stride = (std::min(scratch.score_stride, entries) + 3) / 4 * 4;
+    const int block_size = std::max(args.candidate_block_size, 1);
+    scratch.block_stride = ((scratch.score_stride + block_size - 1) / block_size + 3) / 4 * 4;
+    const auto row_floats = static_cast<std::size_t>(scratch.score_stride + scratch.block_stride);
+    scratch.rows_at_once = std::clamp<int>(static_cast<int>(kScoreBytesMax / (row_floats * sizeof(float))), 1, rows);
+    scratch.query = Take<BFloat16>(ScratchUse::kProduct, std::int64_t{rows} * args.heads * cuda::kIndexDim);
+    auto* raw_weight = Take<BFloat16>(ScratchUse::kProduct2, std::int64_t{rows} * args.heads);
+    scratch.weight = Take<float>(ScratchUse::kSmall, std::int64_t{rows} * args.heads);
+    scratch.scores = Take<float>(ScratchUse::kScores, scratch.rows_at_once * static_cast<std::int64_t>(row_floats));
+    scratch.counts = Take<std::int32_t>(ScratchUse::kCounts, 2 * std::int64_t{scratch.rows_at_once});
+    if (error_) return;
+    scratch.raw_weight = raw_weight;
+    scratch.block_scores = scratch.scores + scratch.rows_at_once * scratch.score_stride;
+    MultiplyPlain(args.wq_b, args.qr, rows, scratch.query, false);
+    MultiplyPlain(args.weights_proj, args.x, rows, raw_weight, false);
+    cuda::IndexQueries(args, scratch, stream_);
+    for (int first = 0; first < rows; first += scratch.rows_at_once) {
+      cuda::IndexRows(args, scratch, first, std::min(scratch.rows_at_once, rows - first), stream_);
+    }
+  });
+}
+
+void CudaBackend::Attention(const AttentionArgs& args) {
+  if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
+  Run("Attention", [&] { cuda::Attention(args, stream_); });
+}
+
+void CudaBackend::DraftAttention(const DraftAttentionArgs& args) {
+  if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
+  Run("DraftAttention", [&] { cuda::DraftAttention(args, stream_); });
+}
+
+void CudaBackend::AttnOut(const AttnOutArgs& args) {
+  Run("AttnOut", [&] {
+    auto* low = Take<BFloat16>(ScratchUse::kProduct, args.rows * args.wo_a.rows);
+    if (low == nullptr) return;
+    const std::int64_t group_rows = args.wo_a.rows / args.groups, width = args.groups * args.wo_a.cols;
+    const Input o = Prepared(args.wo_a, args.o, args.rows, width, group_rows, /*quantize=*/false);
+    if (o.x == nullptr) return;
+    cuda::Product({.weight = args.wo_a,
+                   .rows = args.rows,
+                   .x = o.x,
+                   .x_stride = width,
+                   .order = o.order,
+                   .group_rows = group_rows,
+                   .group_stride = args.wo_a.cols,
+                   .out = low,
+                   .float_out = false,
+                   .out_stride = args.wo_a.rows},
+                  stream_);
+    MultiplyPlain(args.wo_b, low, args.rows, args.y, false);
+  });
+}
+
+void CudaBackend::Route(const RouteArgs& args) {
+  if (!Require(args.topk <= kChoicesMax, "so many experts a row", args.topk)) return;
+  if (!Require(args.gate.rows <= kExpertsMax, "so many experts", args.gate.rows)) return;
+  Run("Route", [&] {
+    auto* logits = Take<float>(ScratchUse::kProduct, args.step.rows * args.gate.rows);
+    MultiplyPlain(args.gate, args.x, args.step.rows, logits, true);
+    if (logits != nullptr) cuda::RouteSelect(args, logits, stream_);
+  });
+}
+
+const cuda::ExpertPointers* CudaBackend::ExpertTable(const MoeArgs& args) {
+  Buffer& buffer = expert_tables_[args.routed];
+  if (buffer.data() == nullptr) {
+    std::vector<cuda::ExpertPointers> table;
+    const auto add = [&table](const ExpertWeights& e) {
+      const auto bytes = [](const Weight& w) { return static_cast<const std::uint8_t*>(w.data); };
+      table.push_back({bytes(e.w1), e.w1.scales, bytes(e.w3), e.w3.scales, bytes(e.w2), e.w2.scales});
+    };
+    for (int e = 0; e < args.expert_count; ++e) add(args.routed[e]);
+    add(args.shared);
+    Result<Buffer> made = Allocate(table.size() * sizeof(table[0]), "table of experts");
+    if (!made) {
+      error_ = made.error();
+      return nullptr;
+    }
+    buffer = std::move(*made);
+    Note(cudaMemcpyAsync(buffer.data(), table.data(), table.size() * sizeof(table[0]), cudaMemcpyHostToDevice, stream_),
+         "the table of experts");
+  }
+  return buffer.as<cuda::ExpertPointers>();
+}
+
+void CudaBackend::Moe(const MoeArgs& args) {
+  if (!Require(args.topk <= kChoicesMax, "so many experts a row", args.topk)) return;
+  if (!Require(args.expert_count <= kExpertsMax, "so many experts", args.expert_count)) return;
+  const bool formats = args.shared.w1.format == WeightFormat::kFp8Block32 &&
+                       (args.expert_count == 0 || args.routed[0].w1.format == WeightFormat::kMxfp4);
+  if (!Require(formats, "expert weights of this format", static_cast<int>(args.shared.w1.format))) return;
+  Run("Moe", [&] {
+    const int dim = static_cast<int>(args.shared.w1.cols);
+    cuda::MoeShape shape{.rows = args.rows,
+                         .topk = args.topk,
+                         .experts = args.expert_count,
+                         .dim = dim,
+                         .inter = static_cast<int>(args.shared.w1.rows),
+                         .wide = false};
+    const bool wide = shape.wide = wide_allowed_ && cuda::UsesWideExperts(shape);
+    cuda::MoeScratch scratch;
+    scratch.experts = ExpertTable(args);
+    const std::int64_t count = std::int64_t{args.rows} * dim;
+    auto* x = Take<BFloat16>(ScratchUse::kQuantized, wide ? 2 * count : count);
+    scratch.work = Take<std::byte>(ScratchUse::kExperts, static_cast<std::int64_t>(cuda::MoeWorkBytes(shape)));
+    if (error_) return;
+    cuda::ReorderArgs reorder{.x = args.x,
+                              .rows = args.rows,
+                              .cols = dim,
+                              .quantize = true,
+                              .order = wide ? cuda::RowOrder::kSlots : cuda::RowOrder::kPaired,
+                              .format = WeightFormat::kMxfp4,
+                              .out = x};
+    cuda::Reorder(reorder, stream_);
+    if (wide) {
+      reorder.format = WeightFormat::kFp8Block32;
+      reorder.out = x + count;
+      cuda::Reorder(reorder, stream_);
+    }
+    scratch.x = x;
+    scratch.shared_x = reorder.out;
+    cuda::Moe(args, shape, scratch, stream_);
+  });
+}
+
+void CudaBackend::Head(const HeadArgs& args) {
+  Run("Head", [&] {
+    if (args.count == 0) return;
+    auto* normed = Take<BFloat16>(ScratchUse::kProduct, std::int64_t{args.count} * args.dim);
+    const std::int32_t* rows = RowList(args.row_list, args.count);
+    if (normed == nullptr || rows == nullptr) return;
+    cuda::NormRows(args.x, rows, args.count, args.dim, args.norm, args.eps, normed, stream_);
+    MultiplyPlain(args.head, normed, args.count, args.logits, true);
+  });
+}
+
+void CudaBackend::DraftWindow(const DraftWindowArgs& args) {
+  if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
+  Run("DraftWindow", [&] {
+    const int rows = args.step.rows, dim = static_cast<int>(args.main_proj.rows);
+    auto* projected = Take<BFloat16>(ScratchUse::kProduct, std::int64_t{rows} * dim);
+    auto* main_x = Take<BFloat16>(ScratchUse::kProduct2, std::int64_t{rows} * dim);
+    auto* kv = Take<BFloat16>(ScratchUse::kProduct3, std::int64_t{rows} * args.head_dim);
+    if (projected == nullptr || main_x == nullptr || kv == nullptr) return;
+    MultiplyPlain(args.main_proj, args.main_hidden, rows, projected, false);
+    cuda::NormRows(projected, nullptr, rows, dim, args.main_norm, args.eps, main_x, stream_);
+    for (int s = 0; s < args.stages; ++s) {
+      const DraftStageKv& stage = args.stage[s];
+      MultiplyPlain(stage.wkv, main_x, rows, kv, false);
+      cuda::WindowRecords({.step = args.step,
+                           .kv = kv,
+                           .norm = stage.kv_norm,
+                           .head_dim = args.head_dim,
+                           .eps = args.eps,
+                           .rope = args.rope,
+                           .ring = &stage.ring},
+                          stream_);
+    }
+  });
+}
+
+void CudaBackend::DraftChain(const DraftChainArgs& args) {
+  const bool formats = args.embed.format == WeightFormat::kBF16 && args.confidence.format == WeightFormat::kBF16;
+  if (!Require(formats, "draft weights of this format", static_cast<int>(args.embed.format))) return;
+  Run("DraftChain", [&] {
+    const int sequences = args.sequences;
+    cuda::DraftStepArgs step;
+    step.sequences = sequences, step.block = args.block, step.dim = args.dim;
+    step.rank = static_cast<int>(args.embed.cols), step.vocab = static_cast<int>(args.head.rows);
+    step.x = args.x;
+    step.embed = static_cast<const BFloat16*>(args.embed.data);
+    step.confidence = static_cast<const BFloat16*>(args.confidence.data);
+    step.embedding = Take<BFloat16>(ScratchUse::kProduct, std::int64_t{sequences} * step.rank);
+    auto* bias = Take<float>(ScratchUse::kScores, std::int64_t{sequences} * step.vocab);
+    auto* params = Take<SampleParams>(ScratchUse::kSmall, sequences);
+    step.first_tokens = RowList(args.first_tokens, sequences);
+    step.logits = args.logits, step.tokens = args.tokens, step.confidences = args.confidences;
+    if (error_) return;
+    Note(cudaMemcpyAsync(params, args.params, Bytes(sequences, sizeof(SampleParams)), cudaMemcpyHostToDevice, stream_),
+         "sampling parameters");
+    step.params = params, step.bias = bias;
+    for (step.row = 0; step.row < args.block; ++step.row) {
+      cuda::DraftEmbed(step, stream_);
+      MultiplyPlain(args.head, step.embedding, sequences, bias, true);
+      cuda::DraftDraw(step, stream_);
+    }
+  });
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
+  int count = 0;
+  const cudaError_t found = cudaGetDeviceCount(&count);
+  if (found != cudaSuccess || count <= options.device) {
+    return Err(
+        ErrorCode::kUnsupported,
+        fmt::format("device {} asked for, but this machine offers {} CUDA devices{}; use --backend ref", options.device,
+                    count, found == cudaSuccess ? std::string() : fmt::format(" ({})", cudaGetErrorString(found))),
+        "backend");
+  }
+  int major = 0, minor = 0;
+  RETURN_IF_ERROR([&]() -> Status {
+    cudaError_t code = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, options.device);
+    if (code == cudaSuccess) {
+      code = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, options.device);
+    }
+    if (code != cudaSuccess) return Err(DeviceError(code, "reading the device"));
+    if (major < 9) {
+      return Err(
+          ErrorCode::kUnsupported,
+          fmt::format("the GPU has compute capability {}, this backend needs 9 (Hopper); use --backend ref", major),
+          "backend");
+    }
+    return {};
+  }());
+  cudaError_t code = cudaSetDevice(options.device);
+  cudaStream_t stream = nullptr;
+  if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  if (code != cudaSuccess) return Err(DeviceError(code, "opening the device"));
+  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(stream, major == 9 && minor == 0));
+}
+
+void* StreamOf(Backend& backend) {
+  CHECK(backend.name() == "cuda") << backend.name();
+  return static_cast<CudaBackend&>(backend).stream();
+}
+
+Result<double> MeasureMicroseconds(Backend& backend, const std::function<void()>& issue, int replays) {
+  auto* stream = static_cast<cudaStream_t>(StreamOf(backend));
+  issue();  // scratch grows and kernels are loaded here
+  RETURN_IF_ERROR(backend.Synchronize());
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t run = nullptr;
+  cudaEvent_t begin = nullptr, end = nullptr;
+  std::vector<float> times(static_cast<std::size_t>(replays));
+  const cudaError_t code = [&] {
+    cudaError_t error = cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
+    if (error != cudaSuccess) return error;
+    issue();
+    error = cudaStreamEndCapture(stream, &graph);
+    if (error == cudaSuccess) error = cudaGraphInstantiate(&run, graph, 0);
+    if (error == cudaSuccess) error = cudaEventCreate(&begin);
+    if (error == cudaSuccess) error = cudaEventCreate(&end);
+    for (std::size_t i = 0; i < times.size() + 2 && error == cudaSuccess; ++i) {
+      cudaEventRecord(begin, stream);
+      cudaGraphLaunch(run, stream);
+      cudaEventRecord(end, stream);
+      error = cudaStreamSynchronize(stream);
+      float ms = 0;
+      if (error == cudaSuccess) error = cudaEventElapsedTime(&ms, begin, end);
+      if (i >= 2) times[i - 2] = ms;
+    }
+    return error;
+  }();
+  if (begin != nullptr) cudaEventDestroy(begin);
+  if (end != nullptr) cudaEventDestroy(end);
+  if (run != nullptr) cudaGraphExecDestroy(run);
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  if (code != cudaSuccess) return Err(DeviceError(code, "a measurement"));
+  RETURN_IF_ERROR(backend.Synchronize());
+  std::sort(times.begin(), times.end());
+  return static_cast<double>(times[times.size() / 2]) * 1e3;
+}
+
+}  // namespace galley::backend

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/backend/cuda/device_memory.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+namespace galley::backend::cuda {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kPieceBytes = std::size_t{256} << 20;
+
+double ToMiB(std::size_t bytes) {
+  return static_cast<double>(bytes) / (1 << 20);
+}
+
+}  // namespace
+
+Error DeviceError(cudaError_t code, std::string_view doing) {
+  return {.code = ErrorCode::kDevice,
+          .message = fmt::format("{} failed on the GPU: {} ({}); `nvidia-smi` shows the device's state", doing,
+                                 cudaGetErrorString(code), cudaGetErrorName(code)),
+          .where = {}};
+}
+
+Result<Buffer> AllocateDevice(std::size_t bytes, std::string_view purpose, cudaStream_t stream) {
+  if (bytes == 0) return Buffer{};
+  void* data = nullptr;
+  const cudaError_t code = cudaMalloc(&data, bytes);
+  if (code == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    std::size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    return Err(ErrorCode::kResourceExhausted,
+               fmt::format("{} needs {:.1f} MiB, but the GPU has {:.1f} of {:.1f} MiB left; use a shorter context "
+                           "(--max-seq-len), a smaller chunk (--prefill-chunk) or fewer sequences (--max-seqs)",
+                           purpose, ToMiB(bytes), ToMiB(free), ToMiB(total)));
+  }
+  if (code != cudaSuccess) return Err(DeviceError(code, "allocation"));
+  Buffer buffer(static_cast<std::byte*>(data), bytes, [](std::byte* p) { cudaFree(p); });
+  const cudaError_t filled = cudaMemsetAsync(data, 0, bytes, stream);
+  if (filled != cudaSuccess) return Err(DeviceError(filled, "clearing memory"));
+  return buffer;
+}
+
+Result<std::byte*> WeightArena::Take(std::size_t bytes, cudaStream_t stream) {
+  const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (pieces_.empty() || used_ + rounded > pieces_.back().bytes()) {
+    // A tensor larger than a piece gets one of its own; the last piece stays open for small ones.
+    const std::size_t piece = std::max(rounded, kPieceBytes);
+    ASSIGN_OR_RETURN(Buffer buffer, AllocateDevice(piece, "weights", stream));
+    const bool own = rounded > kPieceBytes && !pieces_.empty();
+    std::byte* data = buffer.data();
+    if (own) {
+      pieces_.insert(pieces_.end() - 1, std::move(buffer));
+      return data;
+    }
+    pieces_.push_back(std::move(buffer));
+    used_ = 0;
+  }
+  std::byte* at = pieces_.back().data() + used_;
+  used_ += rounded;
+  return at;
+}
+
+Result<std::byte*> Scratch::Get(ScratchUse use, std::size_t bytes, cudaStream_t stream) {
+  Buffer& buffer = buffers_[static_cast<std::size_t>(use)];
+  if (buffer.bytes() < bytes) {
+    // Kernels in flight may still use the old one; cudaFree waits for them.
+    buffer = Buffer{};
+    ASSIGN_OR_RETURN(buffer, AllocateDevice(bytes, "scratch of the largest step", stream));
+  }
+  return buffer.data();
+}
+
+}  // namespace galley::backend::cuda

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Device memory of the CUDA backend: errors in our vocabulary, the arena of weights, and scratch that grows until the
+// largest step has been seen. Used by the backend's thread only.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "galley/backend/backend.h"
+
+namespace galley::backend::cuda {
+
+[[nodiscard]] Error DeviceError(cudaError_t code, std::string_view doing);
+
+// Zero-filled. Errors: kResourceExhausted with the numbers, kDevice.
+[[nodiscard]] Result<Buffer> AllocateDevice(std::size_t bytes, std::string_view purpose, cudaStream_t stream);
+
+// Places tensors one after the other in large pieces of device memory.
+class WeightArena {
+ public:
+  // Address of `bytes` free bytes, aligned for every kernel.
+  [[nodiscard]] Result<std::byte*> Take(std::size_t bytes, cudaStream_t stream);
+
+ private:
+  std::vector<Buffer> pieces_;
+  std::size_t used_ = 0;  // of the last piece
+};
+
+enum class ScratchUse {
+  kQuantized,  // activations after the quantiser
+  kProduct,    // output of a projection
+  kProduct2,
+  kProduct3,
+  kSmall,
+  kPartials,
+  kScores,
+  kCounts,
+  kExperts,
+  kHostRows,  // row lists that came from the host
+  kUpload,    // a matrix before it is arranged
+  kCount,
+};
+
+// One growing buffer a purpose. Contents do not survive the op that asked.
+class Scratch {
+ public:
+  [[nodiscard]] Result<std::byte*> Get(ScratchUse use, std::size_t bytes, cudaStream_t stream);
+
+ private:
+  std::array<Buffer, static_cast<std::size_t>(ScratchUse::kCount)> buffers_;
+};
+
+}  // namespace galley::backend::cuda

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launchers of the CUDA kernels, one group per source file. All of them issue work on a stream and return; every
+// pointer is a device address unless its name says host. Rows are numbered 0 … rows - 1. What each computes is stated
+// in the specification's words at its kernel.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "galley/backend/ops.h"
+
+namespace galley::backend::cuda {
+
+// matmul.cu and wide_matmul.cu
+
+// Orders in which the kernels want the values of a row of x.
+enum class RowOrder {
+  kNatural,
+  kPaired,  // numbers.cuh; narrow products of quantised weights
+  kSlots,   // wide_dot.cuh; wide products, by weight format
+};
+
+// out[t][r] = sum over k of w[r][k] x[t][k] in fp32, then rounded to bf16 or kept.
+struct ProductArgs {
+  Weight weight;
+  int rows = 0;
+  const BFloat16* x = nullptr;
+  std::int64_t x_stride = 0;  // elements from row to row
+  RowOrder order = RowOrder::kNatural;
+  // Weight rows in groups of this many read x from `group_stride` elements further on; 0: one group.
+  std::int64_t group_rows = 0, group_stride = 0;
+  void* out = nullptr;
+  bool float_out = false;
+  std::int64_t out_stride = 0;  // elements
+};
+void Product(const ProductArgs& args, cudaStream_t stream);  // wide when the order is kSlots
+void WideProduct(const ProductArgs& args, cudaStream_t stream);
+// Whether this product has enough rows for the wide kernels and a shape that they take. They need compute
+// capability 9.0.
+[[nodiscard]] bool UsesWideProduct(const Weight& weight, int rows, std::int64_t group_rows);
+
+// A copy of x [rows][cols] in another order, with `quantize` after FP8 fake quantisation in groups of 32 (2.3; cols is
+// a multiple of 32 then). kSlots: `format` says of which weights.
+struct ReorderArgs {
+  const BFloat16* x = nullptr;
+  int rows = 0, cols = 0;
+  bool quantize = false;
+  RowOrder order = RowOrder::kPaired;
+  WeightFormat format = WeightFormat::kFp8Block32;
+  BFloat16* out = nullptr;
+};
+void Reorder(const ReorderArgs& args, cudaStream_t stream);
+
+// rows.cu
+
+// Copies a matrix of MXFP4 or FP8 codes from the checkpoint's order, cols a multiple of 32, into the order in which
+// products read it (stream_dot.cuh, numbers.cuh). The size stays.
+void ArrangeWeights(WeightFormat format, const void* natural, int rows, int cols, void* out, cudaStream_t stream);
+void Embed(const EmbedArgs& args, cudaStream_t stream);
+void MeanCopies(const MeanCopiesArgs& args, cudaStream_t stream);
+void WindowWrite(const WindowWriteArgs& args, cudaStream_t stream);
+void GatherRows(const GatherRowsArgs& args, const std::int32_t* device_rows, cudaStream_t stream);
+// out[i] = RMS(x[rows ? rows[i] : i]) with a bf16 weight.
+void NormRows(const BFloat16* x, const std::int32_t* rows, int count, int dim, const BFloat16* weight, float eps,
+              BFloat16* out, cudaStream_t stream);
+
+// engram.cu
+void EngramRows(const EngramRowsArgs& args, cudaStream_t stream);
+void EngramGather(const EngramGatherArgs& args, cudaStream_t stream);
+void EngramMix(const EngramMixArgs& args, cudaStream_t stream);
+
+// mhc.cu
+inline constexpr int kCopies = 4;
+[[nodiscard]] std::size_t MhcScratchBytes(int rows, int dim);
+void MhcBoundary(const MhcBoundaryArgs& args, float* scratch, cudaStream_t stream);
+
+// attention_rows.cu
+
+// kv [T][head_dim] bf16 → window records at `out` (one after the other), or into a ring when `ring` is given.
+struct WindowRecordArgs {
+  StepView step;
+  const BFloat16* kv = nullptr;
+  const BFloat16* norm = nullptr;
+  int head_dim = 0;
+  float eps = 0;
+  Rope rope;
+  std::uint8_t* out = nullptr;
+  const Ring* ring = nullptr;  // host
+};
+void WindowRecords(const WindowRecordArgs& args, cudaStream_t stream);
+// Rotates the last values of every head of q [T][heads][head_dim] in place.
+void RotateHeads(const StepView& step, BFloat16* q, int heads, int head_dim, const Rope& rope, cudaStream_t stream);
+
+// attention.cu
+void Attention(const AttentionArgs& args, cudaStream_t stream);
+void DraftAttention(const DraftAttentionArgs& args, cudaStream_t stream);
+
+// compress.cu
+struct CompressScratch {
+  const float* content = nullptr;  // [T][latent_dim], wkv x
+  const float* gate = nullptr;     // [T][latent_dim], wgate x; ratio 2 only
+  BFloat16* latent = nullptr;      // [T][latent_dim], normed, before the rotation
+  BFloat16* key = nullptr;         // [T][index_dim], index_wk latent
+};
+void CompressLatents(const CompressArgs& args, const CompressScratch& scratch, cudaStream_t stream);
+void CompressKeys(const CompressArgs& args, const CompressScratch& scratch, cudaStream_t stream);
+
+// index_select.cu
+inline constexpr int kIndexDim = 128;
+struct IndexScratch {
+  BFloat16* query = nullptr;             // [T][heads][128] of wq_b, becomes the quantised query in paired order
+  const BFloat16* raw_weight = nullptr;  // [T][heads] of weights_proj
+  float* weight = nullptr;               // [T][heads]
+  float* scores = nullptr;               // [rows_at_once][score_stride]
+  float* block_scores = nullptr;         // [rows_at_once][block_stride]
+  std::int64_t score_stride = 0, block_stride = 0;
+  std::int32_t* counts = nullptr;  // [2][rows_at_once]
+  int rows_at_once = 0;
+};
+void IndexQueries(const IndexSelectArgs& args, const IndexScratch& scratch, cudaStream_t stream);
+// Scores and lists of rows [first, first + count).
+void IndexRows(const IndexSelectArgs& args, const IndexScratch& scratch, int first, int count, cudaStream_t stream);
+
+// top_k.cu
+
+// The `k` largest of the first counts[row] scores of every row, equal ones by lower index, as ascending indices padded
+// with -1. NaN must not occur; rows are 16-byte aligned, so the stride is a multiple of four.
+struct TopKArgs {
+  int rows = 0;
+  const float* scores = nullptr;
+  std::int64_t stride = 0;
+  const std::int32_t* counts = nullptr;
+  int k = 0;
+  std::int32_t* out = nullptr;  // [rows][k]
+  // When given, index i stands for entry blocks[row][i / block_size] * block_size + i % block_size.
+  const std::int32_t* blocks = nullptr;
+  int blocks_per_row = 0, block_size = 1;
+};
+void TopK(const TopKArgs& args, cudaStream_t stream);
+
+// moe.cu
+struct ExpertPointers {
+  const std::uint8_t* w1;
+  const std::uint8_t* s1;
+  const std::uint8_t* w3;
+  const std::uint8_t* s3;
+  const std::uint8_t* w2;
+  const std::uint8_t* s2;
+};
+struct MoeShape {
+  int rows = 0, topk = 0, experts = 0, dim = 0, inter = 0;
+  bool wide = false;  // by the wide kernels, for which UsesWideExperts holds and which need compute capability 9.0
+};
+struct MoeScratch {
+  const ExpertPointers* experts = nullptr;  // [expert_count + 1], the shared one last
+  const BFloat16* x = nullptr;              // [T][D], quantised; paired, or slots of MXFP4 weights
+  const BFloat16* shared_x = nullptr;       // the same, or in slots of FP8 weights
+  std::byte* work = nullptr;                // MoeWorkBytes
+};
+[[nodiscard]] bool UsesWideExperts(const MoeShape& shape);
+[[nodiscard]] std::size_t MoeWorkBytes(const MoeShape& shape);
+void Moe(const MoeArgs& args, const MoeShape& shape, const MoeScratch& scratch, cudaStream_t stream);
+
+// route.cu: `logits` [T][experts] fp32, of the gate.
+void RouteSelect(const RouteArgs& args, const float* logits, cudaStream_t stream);
+
+// draft.cu
+// One step of the chain: tokens before row i of every block → embeddings, confidences and the joined rows.
+struct DraftStepArgs {
+  int sequences = 0, block = 0, dim = 0, rank = 0, vocab = 0, row = 0;
+  const std::int32_t* first_tokens = nullptr;
+  const BFloat16* x = nullptr;
+  const BFloat16* embed = nullptr;
+  const BFloat16* confidence = nullptr;
+  const SampleParams* params = nullptr;
+  BFloat16* embedding = nullptr;  // [sequences][rank]
+  const float* bias = nullptr;    // [sequences][vocab]
+  float* logits = nullptr;
+  std::int32_t* tokens = nullptr;
+  float* confidences = nullptr;
+};
+void DraftEmbed(const DraftStepArgs& args, cudaStream_t stream);
+void DraftDraw(const DraftStepArgs& args, cudaStream_t stream);
+
+}  // namespace galley::backend::cuda

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mixture of experts (2.9) in four launches: pairs (row, expert) grouped by expert and cut into tiles; w1 and w3 with
+// SwiGLU, routing weight and the quantiser of the next product; w2; the sum over experts in ascending id, then shared.
+// The shared expert is one more expert that every row has chosen. A pair's values do not depend on its tile.
+#include "galley/backend/cuda/kernels.h"
+#include "galley/backend/cuda/launch.h"
+#include "galley/backend/cuda/moe_work.h"
+#include "galley/backend/cuda/stream_dot.cuh"
+
+namespace galley::backend::cuda {
+namespace {
+
+constexpr int kThreads = 128, kWarps = 4, kTiles = 4, kStages = 3, kExpertsMax = 1024;
+constexpr int kColumns = 32;  // intermediate values of a block: 32 rows of w1 and the same of w3
+constexpr int kPartialStride = kTiles * 16 + 4;
+
+std::size_t Aligned(std::size_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
+
+// Sizes and, given a base, places of the work buffer.
+std::size_t Layout(const MoeShape& shape, std::byte* base, MoeWork* work) {
+  MoeWork w{};
+  const int rows = shape.rows, experts = shape.experts;
+  w.pairs = rows * shape.topk;
+  const int mean = w.pairs / (experts > 0 ? experts : 1);
+  const bool wide = shape.wide;
+  w.routed_tile = wide ? kWideTile : mean <= 5 ? 8 : 16;
+  w.shared_tile = wide ? kWideTile : rows <= 8 ? 8 : 16;
+  w.tiles_max =
+      (w.pairs < experts ? w.pairs : experts) + w.pairs / w.routed_tile + (rows + w.shared_tile - 1) / w.shared_tile;
+  const auto pairs = static_cast<std::size_t>(w.pairs), positions = pairs + static_cast<std::size_t>(rows);
+  std::size_t at = 0;
+  const auto place = [&](auto*& pointer, std::size_t count) {
+    pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(base + at);
+    at += Aligned(count * sizeof(*pointer));
+  };
+  place(w.position, pairs);
+  place(w.token, positions);
+  place(w.weight, positions);
+  place(w.tiles, static_cast<std::size_t>(w.tiles_max));
+  place(w.activated, positions * static_cast<std::size_t>(shape.inter));
+  place(w.y, positions * static_cast<std::size_t>(shape.dim));
+  if (work != nullptr) *work = w;
+  return at;
+}
+
+// Inclusive sum over 1,024 threads.
+__device__ int ScanBlock(int value, int* warp_sums) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll
+  for (int step = 1; step < 32; step <<= 1) {
+    const int other = __shfl_up_sync(kFullWarp, value, step);
+    if (lane >= step) value += other;
+  }
+  if (lane == 31) warp_sums[warp] = value;
+  __syncthreads();
+  if (warp == 0) {
+    int sum = warp_sums[lane];
+#pragma unroll
+    for (int step = 1; step < 32; step <<= 1) {
+      const int other = __shfl_up_sync(kFullWarp, sum, step);
+      if (lane >= step) sum += other;
+    }
+    warp_sums[lane] = sum;
+  }
+  __syncthreads();
+  const int result = value + (warp > 0 ? warp_sums[warp - 1] : 0);
+  __syncthreads();
+  return result;
+}
+
+__global__ void __launch_bounds__(1024) GroupKernel(MoeArgs args, MoeWork work) {
+  ptx::BeginKernel();
+  __shared__ int counts[kExpertsMax], cursor[kExpertsMax], warp_sums[32];
+  const int tid = static_cast<int>(threadIdx.x);
+  counts[tid] = 0;
+  __syncthreads();
+  for (int i = tid; i < work.pairs; i += 1024) atomicAdd(&counts[args.experts[i]], 1);
+  __syncthreads();
+  const int count = counts[tid], tiles = (count + work.routed_tile - 1) / work.routed_tile;
+  const int begin = ScanBlock(count, warp_sums) - count;
+  const int tiles_end = ScanBlock(tiles, warp_sums);
+  cursor[tid] = begin;
+  const int each = tiles > 0 ? (count + tiles - 1) / tiles : 0;  // tiles of nearly equal size
+  for (int i = 0; i < tiles; ++i) {
+    work.tiles[tiles_end - tiles + i] = {tid, begin + i * each, min(each, count - i * each)};
+  }
+  counts[tid] = tiles_end;
+  __syncthreads();
+  const int routed_tiles = counts[1023], shared_tiles = (args.rows + work.shared_tile - 1) / work.shared_tile;
+  for (int i = routed_tiles + tid; i < work.tiles_max; i += 1024) {
+    const int from = (i - routed_tiles) * work.shared_tile;
+    const bool used = i - routed_tiles < shared_tiles;
+    work.tiles[i] = {args.expert_count, work.pairs + from, used ? min(work.shared_tile, args.rows - from) : 0};
+  }
+  for (int i = tid; i < work.pairs; i += 1024) {
+    const int position = atomicAdd(&cursor[args.experts[i]], 1);
+    work.position[i] = position;
+    work.token[position] = i / args.topk;
+    work.weight[position] = args.weights[i];
+  }
+  for (int t = tid; t < args.rows; t += 1024) {
+    work.token[work.pairs + t] = t;
+    work.weight[work.pairs + t] = 1.0f;
+  }
+}
+
+template <WeightFormat F, int NT>
+using Dot = StreamDot<F, kTiles, NT, kStages, kThreads>;
+
+// Bytes of shared memory that a product over `cols` needs.
+template <WeightFormat F, int NT>
+__host__ __device__ constexpr int SharedBytes(int cols) {
+  const int blocks = (cols + kBlockK<F> - 1) / kBlockK<F>;
+  const int bytes =
+      Dot<F, NT>::kRingBytes + kWarps * ((Dot<F, NT>::ScaleBytes((blocks + kWarps - 1) / kWarps) + 15) / 16 * 16);
+  const int partial = kWarps * NT * 8 * kPartialStride * 4;
+  return bytes > partial ? bytes : partial;
+}
+
+// The four warps take a quarter of K each and leave their sums in shared memory.
+template <WeightFormat F, int NT, bool Waits>
+__device__ __forceinline__ void Multiply(Dot<F, NT>& dot, std::uint8_t* shared) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int blocks = (dot.cols + kBlockK<F> - 1) / kBlockK<F>;
+  dot.ring = shared;
+  dot.scales = shared + Dot<F, NT>::kRingBytes +
+               warp * ((Dot<F, NT>::ScaleBytes((blocks + kWarps - 1) / kWarps) + 15) / 16 * 16);
+  float acc[kTiles][NT][4] = {};
+  dot.template Run<false, Waits>(SplitBegin(blocks, kWarps, warp), SplitBegin(blocks, kWarps, warp + 1), acc);
+  __syncthreads();
+  StorePartial<kTiles, NT>(acc, reinterpret_cast<float*>(shared) + warp * NT * 8 * kPartialStride);
+  __syncthreads();
+}
+template <int NT>
+__device__ __forceinline__ float SumParts(const std::uint8_t* shared, int token, int row) {
+  const float* partial = reinterpret_cast<const float*>(shared) + token * kPartialStride + row;
+  float sum = 0;
+#pragma unroll
+  for (int s = 0; s < kWarps; ++s) sum += partial[s * NT * 8 * kPartialStride];
+  return sum;
+}
+
+template <WeightFormat F, int NT>
+__device__ __forceinline__ void GateUp(const MoeProblem& p, const Tile& tile, std::uint8_t* shared) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const ExpertPointers& expert = p.experts[tile.expert];
+  const int column0 = static_cast<int>(blockIdx.x) * kColumns;
+  Dot<F, NT> dot;
+  dot.cols = p.dim;
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m) {
+    dot.tile[m] = {.data = m < 2 ? expert.w1 : expert.w3,
+                   .scales = m < 2 ? expert.s1 : expert.s3,
+                   .row = column0 + m % 2 * 16,
+                   .end = p.inter};
+  }
+#pragma unroll
+  for (int n = 0; n < NT; ++n) {
+    const int i = n * 8 + lane / 4;
+    dot.x[n] = i < tile.count ? p.x + static_cast<std::int64_t>(p.work.token[tile.begin + i]) * p.dim : nullptr;
+  }
+  Multiply<F, NT, false>(dot, shared);
+  // A warp a row of x, a lane a column: a group of the quantiser.
+  for (int i = warp; i < tile.count; i += kWarps) {
+    const float g = RoundToBFloat16(SumParts<NT>(shared, i, lane)),
+                u = RoundToBFloat16(SumParts<NT>(shared, i, 32 + lane));
+    const float gate = fminf(g, p.limit), up = ClampTo(u, p.limit);
+    const float activated = gate / (1.0f + expf(-gate)) * up;
+    const float value = RoundToBFloat16(p.work.weight[tile.begin + i] * activated);
+    const float scale = Fp8Scale(WarpMax(fabsf(value)));
+    p.work.activated[static_cast<std::int64_t>(tile.begin + i) * p.inter + column0 + PairedPlace(lane)] =
+        ToBFloat16(FakeFp8(value, scale));
+  }
+}
+
+template <WeightFormat F, int NT>
+__device__ __forceinline__ void Down(const MoeProblem& p, const Tile& tile, std::uint8_t* shared) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, row0 = static_cast<int>(blockIdx.x) * kTiles * 16;
+  const ExpertPointers& expert = p.experts[tile.expert];
+  Dot<F, NT> dot;
+  dot.cols = p.inter;
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m) {
+    dot.tile[m] = {.data = expert.w2, .scales = expert.s2, .row = row0 + m * 16, .end = p.dim};
+  }
+#pragma unroll
+  for (int n = 0; n < NT; ++n) {
+    const int i = n * 8 + lane / 4;
+    dot.x[n] = i < tile.count ? p.work.activated + static_cast<std::int64_t>(tile.begin + i) * p.inter : nullptr;
+  }
+  Multiply<F, NT, true>(dot, shared);
+  for (int i = static_cast<int>(threadIdx.x); i < tile.count * kTiles * 16; i += kThreads) {
+    const int row = i % (kTiles * 16), token = i / (kTiles * 16);
+    if (row0 + row >= p.dim) continue;
+    p.work.y[static_cast<std::int64_t>(tile.begin + token) * p.dim + row0 + row] =
+        ToBFloat16(SumParts<NT>(shared, token, row));
+  }
+}
+
+template <bool First, WeightFormat Routed, int RoutedNT, WeightFormat Shared, int SharedNT>
+__global__ void __launch_bounds__(kThreads, RoutedNT* SharedNT == 1 ? 4 : 3) ExpertKernel(MoeProblem p) {
+  extern __shared__ __align__(16) std::uint8_t shared[];
+  // The second product starts while the first still runs. The tiles are there by then, because the first lets its
+  // successor start only after its own wait.
+  if constexpr (First) ptx::WaitForPreviousKernel();
+  ptx::LetNextKernelStart();
+  const Tile tile = p.work.tiles[blockIdx.y];
+  if (tile.count == 0) return;
+  if (tile.expert != p.shared_expert) {
+    First ? GateUp<Routed, RoutedNT>(p, tile, shared) : Down<Routed, RoutedNT>(p, tile, shared);
+  } else {
+    First ? GateUp<Shared, SharedNT>(p, tile, shared) : Down<Shared, SharedNT>(p, tile, shared);
+  }
+}
+
+__global__ void __launch_bounds__(256) CombineKernel(MoeArgs args, MoeWork work, int dim) {
+  ptx::BeginKernel();
+  __shared__ std::int32_t order[32];  // positions of the row's pairs by ascending expert
+  const auto t = static_cast<std::int64_t>(blockIdx.y);
+  const int tid = static_cast<int>(threadIdx.x);
+  if (tid < args.topk) {
+    const std::int32_t mine = args.experts[t * args.topk + tid];
+    int rank = 0;
+    for (int j = 0; j < args.topk; ++j) {
+      const std::int32_t other = args.experts[t * args.topk + j];
+      rank += other < mine || (other == mine && j < tid);
+    }
+    order[rank] = work.position[t * args.topk + tid];
+  }
+  __syncthreads();
+  const int d = (static_cast<int>(blockIdx.x) * 256 + tid) * 2;
+  if (d >= dim) return;
+  const auto pair_at = [&](std::int64_t position) {
+    return *reinterpret_cast<const std::uint32_t*>(work.y + position * dim + d);
+  };
+  float low = 0, high = 0;
+  for (int j = 0; j < args.topk; ++j) {
+    const std::uint32_t pair = pair_at(order[j]);
+    low += LowHalf(pair), high += HighHalf(pair);
+  }
+  const std::uint32_t pair = pair_at(work.pairs + t);
+  *reinterpret_cast<std::uint32_t*>(args.y + t * dim + d) = Pack(low + LowHalf(pair), high + HighHalf(pair));
+}
+
+template <WeightFormat Routed, int RoutedNT, WeightFormat Shared, int SharedNT>
+void LaunchExperts(const MoeProblem& p, cudaStream_t stream) {
+  const auto first = ExpertKernel<true, Routed, RoutedNT, Shared, SharedNT>;
+  const auto second = ExpertKernel<false, Routed, RoutedNT, Shared, SharedNT>;
+  const int bytes1 = max(SharedBytes<Routed, RoutedNT>(p.dim), SharedBytes<Shared, SharedNT>(p.dim));
+  const int bytes2 = max(SharedBytes<Routed, RoutedNT>(p.inter), SharedBytes<Shared, SharedNT>(p.inter));
+  cudaFuncSetAttribute(first, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes1);
+  cudaFuncSetAttribute(second, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes2);
+  const auto tiles = static_cast<unsigned>(p.work.tiles_max);
+  LaunchKernel(first, dim3(static_cast<unsigned>((p.inter + kColumns - 1) / kColumns), tiles), kThreads,
+               static_cast<unsigned>(bytes1), stream, p);
+  LaunchKernel(second, dim3(static_cast<unsigned>((p.dim + kTiles * 16 - 1) / (kTiles * 16)), tiles), kThreads,
+               static_cast<unsigned>(bytes2), stream, p);
+}
+
+template <WeightFormat Routed, WeightFormat Shared>
+void ChooseTiles(const MoeProblem& p, cudaStream_t stream) {
+  if (p.work.shared_tile == 8)
+    return LaunchExperts<Routed, 1, Shared, 1>(p, stream);  // so few rows have routed tiles of 8
+  p.work.routed_tile == 8 ? LaunchExperts<Routed, 1, Shared, 2>(p, stream)
+                          : LaunchExperts<Routed, 2, Shared, 2>(p, stream);
+}
+
+}  // namespace
+
+bool UsesWideExperts(const MoeShape& shape) {
+  return shape.experts > 0 && shape.rows * shape.topk / shape.experts >= 16 && shape.dim % 128 == 0 &&
+         shape.inter % 128 == 0;
+}
+
+std::size_t MoeWorkBytes(const MoeShape& shape) {
+  return Layout(shape, nullptr, nullptr);
+}
+
+void Moe(const MoeArgs& args, const MoeShape& shape, const MoeScratch& scratch, cudaStream_t stream) {
+  if (args.rows == 0) return;
+  MoeProblem p{.work = {},
+               .experts = scratch.experts,
+               .x = scratch.x,
+               .shared_x = scratch.shared_x,
+               .shared_expert = args.expert_count,
+               .dim = shape.dim,
+               .inter = shape.inter,
+               .limit = args.swiglu_limit};
+  Layout(shape, scratch.work, &p.work);
+  LaunchKernel(GroupKernel, 1, 1024, 0, stream, args, p.work);
+  if (shape.wide) {
+    WideExperts(p, stream);
+  } else {
+    ChooseTiles<WeightFormat::kMxfp4, WeightFormat::kFp8Block32>(p, stream);
+  }
+  LaunchKernel(CombineKernel,
+               dim3(static_cast<unsigned>((shape.dim / 2 + 255) / 256), static_cast<unsigned>(args.rows)), 256, 0,
+               stream, args, p.work, shape.dim);
+}
+
+}  // namespace galley::backend::cuda

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernels of the mixture of experts share: rows grouped by expert, cut into tiles. Private to moe*.cu.
+#pragma once
+
+#include "galley/backend/cuda/kernels.h"
+
+namespace galley::backend::cuda {
+
+struct Tile {
+  std::int32_t expert, begin, count;
+};
+
+// Places in the work buffer. Positions 0 … pairs - 1 are routed pairs by ascending expert, then one per row for the
+// shared expert.
+struct MoeWork {
+  std::int32_t* position;  // [pairs] of pair (row, choice)
+  std::int32_t* token;     // [positions]
+  float* weight;           // [positions]
+  Tile* tiles;             // [tiles_max]
+  BFloat16* activated;     // [positions][inter], quantised, in the order of the next product
+  BFloat16* y;             // [positions][dim]
+  int pairs, tiles_max, routed_tile, shared_tile;
+};
+
+struct MoeProblem {
+  MoeWork work;
+  const ExpertPointers* experts;
+  const BFloat16* x;         // of routed experts
+  const BFloat16* shared_x;  // of the shared expert: another order in the wide kernels
+  int shared_expert, dim, inter;
+  float limit;
+};
+
+// Rows of x that a tile of the wide kernels holds at most.
+inline constexpr int kWideTile = 160;
+
+// moe_wide.cu: both products for tiles of up to kWideTile rows.
+void WideExperts(const MoeProblem& problem, cudaStream_t stream);
+
+}  // namespace galley::backend::cuda

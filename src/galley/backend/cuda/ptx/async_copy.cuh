@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Asynchronous copies from global to shared memory (cp.async) of 16 bytes. A thread that reads back only what it copied
+// itself needs no barrier, just the wait.
+#pragma once
+
+#include <cstdint>
+
+namespace galley::backend::cuda::ptx {
+
+__device__ __forceinline__ std::uint32_t SharedAddress(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// Copies 16 bytes; zeros when `valid` is false (nothing is read then).
+__device__ __forceinline__ void CopyAsync16(void* to, const void* from, bool valid) {
+  const int bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SharedAddress(to)), "l"(from), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void CommitCopies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Waits until at most `Pending` of this thread's newest groups are still under way.
+template <int Pending>
+__device__ __forceinline__ void WaitCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+// 16 bytes that are read once; zeros when `valid` is false.
+__device__ __forceinline__ uint4 LoadOnce16(const void* from, bool valid) {
+  uint4 v = {0, 0, 0, 0};
+  if (valid) {
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from));
+  }
+  return v;
+}
+
+// Programmatic dependent launch: what comes before the wait may run while the previous kernel of the stream still does.
+__device__ __forceinline__ void WaitForPreviousKernel() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+__device__ __forceinline__ void LetNextKernelStart() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// The first statement of a kernel that has nothing to do before its inputs are there.
+__device__ __forceinline__ void BeginKernel() {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+}
+
+}  // namespace galley::backend::cuda::ptx

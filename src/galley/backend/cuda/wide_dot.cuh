@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// A block's share of a matrix product with many rows of x: two warpgroups take 64 rows of weights each, against N rows
+// of x that they share. Weights go from the checkpoint's layout through a lane's own shared memory into registers,
+// decoded there; x comes in slot order (SlotPlace), so that a warpgroup product meets the values of K that the narrow
+// product (stream_dot.cuh) meets, in the same order and cut at the same places: the same bits.
+#pragma once
+
+#include "galley/backend/cuda/ptx/wgmma.cuh"
+#include "galley/backend/cuda/stream_dot.cuh"
+
+namespace galley::backend::cuda {
+
+// Place of value k of a row of x in slot order, for weights of which a lane holds `values` in 16 bytes. `paired`: order
+// of the values within eight that the decoder gives; bf16 weights keep the natural one.
+__host__ __device__ __forceinline__ int SlotPlace(int k, int values, bool paired) {
+  const int block = k / (4 * values), lane = k / values % 4, v = k % values;
+  const int p = paired ? (v & ~3) | ((v & 1) << 1) | ((v >> 1) & 1) : v;
+  return block * 4 * values + (p / 2) * 8 + lane * 2 + p % 2;
+}
+
+template <WeightFormat F, int N>
+struct WideDot {
+  static constexpr int kThreads = 256, kStages = 4, kAhead = 2;
+  static constexpr int kV = kLaneValues<F>, kCores = 4 * kV / 8;
+  static constexpr int kCoreStride = (N + 1) * 16;  // 16 bytes more keep the copies free of bank conflicts
+  static constexpr int kXBytes = kCores * kCoreStride, kWeightBytes = kThreads * 32,
+                       kStageBytes = kXBytes + kWeightBytes;
+  static constexpr int kTokensPerTurn = kThreads / kCores, kTurns = (N + kTokensPerTurn - 1) / kTokensPerTurn;
+  static constexpr int kSums = N / 2;
+
+  __host__ __device__ static constexpr int ScaleBytes(int blocks) {
+    return (F == WeightFormat::kMxfp4 ? 64 * blocks : F == WeightFormat::kFp8Block32 ? 2 * blocks : 0) + 15 & ~15;
+  }
+  __host__ __device__ static constexpr int SharedBytes(int cols) {
+    return kStages * kStageBytes + 8 * ScaleBytes((cols + kBlockK<F> - 1) / kBlockK<F>);
+  }
+
+  std::uint8_t* shared;
+  TileRows tile;              // 16 rows of this warp
+  LaneWeights lane_weights;   // set by Run
+  const BFloat16* x[kTurns];  // this thread's piece of 8 values in each of its rows of x; null: zeros
+  int cols;
+
+  // First values of the pieces that this thread copies: token of a turn, and where in the row.
+  __device__ static int Token(int turn) { return static_cast<int>(threadIdx.x) / kCores + turn * kTokensPerTurn; }
+  __device__ static int Piece() { return static_cast<int>(threadIdx.x) % kCores * 8; }
+
+  __device__ __forceinline__ void IssueWeights(int block) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, k = block * kBlockK<F> + lane % 4 * kV;
+    auto* to = reinterpret_cast<uint4*>(shared + block % kStages * kStageBytes + kXBytes) + threadIdx.x;
+    const std::uint8_t* from = lane_weights.from + std::int64_t{block} * lane_weights.step;
+    const bool inside = k < cols;
+    ptx::CopyAsync16(to, from, inside && tile.row + lane / 4 < tile.end);
+    ptx::CopyAsync16(to + kThreads, from + lane_weights.half, inside && tile.row + lane / 4 + 8 < tile.end);
+  }
+  __device__ __forceinline__ void IssueX(int block) const {
+    std::uint8_t* to = shared + block % kStages * kStageBytes + static_cast<int>(threadIdx.x) % kCores * kCoreStride;
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+      const int token = Token(i);
+      if (N % kTokensPerTurn != 0 && token >= N) break;
+      // Rows end at a multiple of a block: x in slot order is padded with zeros.
+      const void* from =
+          x[i] != nullptr ? static_cast<const void*>(x[i] + std::int64_t{block} * kBlockK<F>) : tile.data;
+      ptx::CopyAsync16(to + token * 16, from, x[i] != nullptr);
+    }
+  }
+
+  __device__ __forceinline__ std::uint32_t Scale(const std::uint8_t* scales, int half, int block, int blocks) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if constexpr (F == WeightFormat::kMxfp4) {
+      return (std::uint32_t{scales[((half * 8 + lane / 4) * blocks + block) * 4 + lane % 4]} + kFp4Shift) * 0x00800080u;
+    } else if constexpr (F == WeightFormat::kFp8Block32) {
+      return (std::uint32_t{scales[block * 2 + lane % 4 / 2]} + kFp8Shift) * 0x00800080u;
+    } else {
+      return 0;
+    }
+  }
+
+  // sum = weights times x, K in `splits` parts as the narrow product has them.
+  __device__ __forceinline__ void Run(int splits, float (&sum)[kSums]) {
+    using Narrow = StreamDot<F, 1, 1, 2, kThreads>;
+    const int warp = static_cast<int>(threadIdx.x) / 32, blocks = (cols + kBlockK<F> - 1) / kBlockK<F>;
+    Narrow narrow;  // for its scales and decoder
+    narrow.scales = shared + kStages * kStageBytes + warp * ScaleBytes(blocks);
+    narrow.tile[0] = tile;
+    narrow.cols = cols;
+    lane_weights = FindLaneWeights<F>(tile.data, tile.row, tile.end, cols);
+#pragma unroll
+    for (int b = 0; b < kAhead; ++b) {
+      if (b < blocks) IssueWeights(b), IssueX(b);
+      ptx::CommitCopies();
+    }
+    narrow.LoadScales(0, blocks);
+    float acc[kSums];
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) acc[i] = sum[i] = 0;
+    const std::uint32_t base = ptx::SharedAddress(shared);
+    int split = 1;  // the part that ends at `border`
+    while (SplitBegin(blocks, splits, split) <= 0) ++split;
+    int border = SplitBegin(blocks, splits, split);
+    std::uint32_t a[2][2][4];
+    for (int b = 0; b < blocks; ++b) {
+      ptx::WaitCopies<kAhead - 1>();
+      ptx::FenceForWarpgroup();
+      // Behind the barrier every warp has seen the products of block b - 2 end, so their stage can be written again.
+      __syncthreads();
+      if (b + kAhead < blocks) IssueWeights(b + kAhead), IssueX(b + kAhead);
+      ptx::CommitCopies();
+      const std::uint32_t stage = base + static_cast<std::uint32_t>(b % kStages * kStageBytes);
+      const auto* w = reinterpret_cast<const uint4*>(shared + b % kStages * kStageBytes + kXBytes) + threadIdx.x;
+      const uint4 codes[2] = {w[0], w[kThreads]};
+      const std::uint32_t scale[2] = {Scale(narrow.scales, 0, b, blocks), Scale(narrow.scales, 1, b, blocks)};
+#pragma unroll
+      for (int g = 0; g < kV / 8; ++g) {
+        std::uint32_t top[4], bottom[4];
+        narrow.Decode(codes[0], g, scale[0], top);
+        narrow.Decode(codes[1], g, scale[1], bottom);
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+          a[g % 2][step][0] = top[2 * step], a[g % 2][step][1] = bottom[2 * step];
+          a[g % 2][step][2] = top[2 * step + 1], a[g % 2][step][3] = bottom[2 * step + 1];
+        }
+        ptx::WarpgroupFence();
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+          ptx::Wgmma<N>::Add(
+              acc, a[g % 2][step],
+              ptx::CoreDescriptor(stage + static_cast<std::uint32_t>((g * 2 + step) * 2 * kCoreStride), kCoreStride));
+        }
+        ptx::WarpgroupCommit();
+        ptx::WarpgroupWait<kV / 8 == 1 ? 0 : 1>();
+      }
+      if (b + 1 == border) {
+        ptx::WarpgroupWait<0>();
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) sum[i] += acc[i], acc[i] = 0;
+        do {
+          border = SplitBegin(blocks, splits, ++split);
+        } while (border <= b + 1 && split < splits);
+      }
+    }
+    ptx::WarpgroupWait<0>();
+    ptx::WaitCopies<0>();
+    __syncthreads();
+  }
+};
+
+}  // namespace galley::backend::cuda

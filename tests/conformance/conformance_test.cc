@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every backend of this build against `ref`, case by case. `ref` itself runs too: a case that it cannot repeat bit for
+// bit shows nothing.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#ifdef GALLEY_CUDA
+#include "galley/backend/cuda/cuda_backend.h"
+#endif
+#include "galley/backend/ref/ref_backend.h"
+#include "galley/base/thread_pool.h"
+#include "op_cases.h"
+
+namespace galley::conformance {
+namespace {
+
+Result<std::unique_ptr<backend::Backend>> MakeBackend(const std::string& name) {
+#ifdef GALLEY_CUDA
+  if (name == "cuda") return backend::MakeCudaBackend({});
+#endif
+  if (name == "ref")
+    return std::unique_ptr<backend::Backend>(std::make_unique<backend::RefBackend>(UsableProcessors()));
+  return Err(ErrorCode::kUnsupported, name + " is not in this build");
+}
+
+std::vector<std::string> BackendNames() {
+#ifdef GALLEY_CUDA
+  return {"cuda"};
+#else
+  return {"ref"};
+#endif
+}
+
+Result<std::vector<Output>> RunOn(backend::Backend& backend, const OpCase& op_case, std::uint64_t seed) {
+  OpRig rig(backend, seed);
+  op_case.run(rig);
+  return rig.Finish();
+}
+
+class Conformance : public testing::TestWithParam<std::tuple<std::string, std::size_t>> {};
+
+TEST_P(Conformance, EqualsRef) {
+  const auto& [name, index] = GetParam();
+  const OpCase& op_case = OpCases()[index];
+  auto tested = MakeBackend(name);
+  if (!tested) GTEST_SKIP() << tested.error().ToString();
+  backend::RefBackend reference(UsableProcessors());
+  constexpr std::uint64_t kSeed = 20261129;
+  const auto ran = RunOn(**tested, op_case, kSeed), expected = RunOn(reference, op_case, kSeed);
+  ASSERT_TRUE(ran) << ran.error().ToString();
+  ASSERT_TRUE(expected) << expected.error().ToString();
+  const std::vector<Output>&ours = *ran, &theirs = *expected;
+  EXPECT_EQ(Complaint(ours, theirs), "") << "seed " << kSeed;
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    if (ours[i].check != Check::kBFloat16 && ours[i].check != Check::kFloat) continue;
+    std::printf("  %s %s: relative L2 %.3g, limit %.3g\n", op_case.name.c_str(), ours[i].name.c_str(),
+                Distance(ours[i], theirs[i]), ours[i].limit);
+  }
+}
+
+std::vector<std::size_t> Indices() {
+  std::vector<std::size_t> all;
+  for (std::size_t i = 0; i < OpCases().size(); ++i) all.push_back(i);
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, Conformance,
+                         testing::Combine(testing::ValuesIn(BackendNames()), testing::ValuesIn(Indices())),
+                         [](const auto& test) {
+                           return std::get<0>(test.param) + "_" + OpCases()[std::get<1>(test.param)].name;
+                         });
+
+}  // namespace
+}  // namespace galley::conformance

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the client scripts beside the checkout (../shared/api/clients), which use the real SDKs, against `galley serve` on the embedded model.
+
+Usage: api_clients_test.py BINARY VENV_DIR. The SDKs are installed into VENV_DIR once. Skipped (code 77) when the scripts
+are not there or the packages cannot be installed.
+"""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import venv
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CLIENTS = ROOT.parent / "shared" / "api" / "clients"
+PACKAGES = ["openai", "anthropic", "httpx", "pydantic"]
+# What the server is configured without: nano has no vision and no embeddings, and the server has no keys here.
+SKIPPED_FEATURES = "images,embeddings,auth"
+SKIP = 77
+
+
+def python_with_sdks(folder):
+    python = folder / "bin" / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+    if subprocess.run([python, "-c", "import " + ", ".join(PACKAGES)], capture_output=True).returncode == 0:
+        return python
+    installed = subprocess.run([python, "-m", "pip", "install", "-q", *PACKAGES], capture_output=True, timeout=600)
+    return python if installed.returncode == 0 else None
+
+
+def main():
+    binary, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+    if not CLIENTS.is_dir():
+        print("skipped: ../shared/api/clients is absent")
+        return SKIP
+    python = python_with_sdks(folder)
+    if python is None:
+        print("skipped: the SDKs cannot be installed here")
+        return SKIP
+    server = subprocess.Popen([binary, "serve", "--backend", "cpu", "--port", "0", "--max-seq-len", "4096", "--max-seqs", "32", "--no-log-requests"],
+                              stderr=subprocess.PIPE, encoding="utf-8")
+    try:
+        base = next(m.group(1) for m in (re.search(r"listening on (http://\S+)", line) for line in server.stderr) if m)
+        environment = {**os.environ, "API_BASE": base, "API_SKIP": SKIPPED_FEATURES, "API_TIMEOUT": "120", "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.run([python, CLIENTS / "run_all.py"], env=environment).returncode
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(60)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -24,6 +24,7 @@ std::unique_ptr<engine::Engine> Make(engine::SpeculationMode mode) {
   options.backend = "cpu";
   options.step_rows_max = 512;
   options.speculation.mode = mode;
+  options.speculation.on_round = [](const engine::DraftRound&) {};  // so that every draft is verified
   auto made = engine::Engine::Create(options);
   EXPECT_TRUE(made) << made.error().ToString();
   return std::move(*made);

@@ -147,7 +147,7 @@ constexpr Spec kTable[] = {
      .commands = "generate chat serve bench",
      .help = "Verify only those drafts that are likely enough to be accepted.",
      .foreign = {"DEEPINFER_ENABLE_MTP_VARLEN", kSwitch},
-     .unavailable = "every draft is verified, which gives the same tokens"},
+     .unavailable = "engines always do so, which gives the same tokens"},
 
     // Prompt.
     {.name = "prompt-file",

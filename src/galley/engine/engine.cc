@@ -132,16 +132,18 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   scheduling.replay = resolved.replay;
   ASSIGN_OR_RETURN(impl->scheduler, sched::Scheduler::Create(scheduling));
   Impl* shared = impl.get();
-  impl->executor = std::make_unique<Executor>(
-      impl->loaded,
-      ExecutorOptions{.slots = options.max_seqs, .snapshots = options.snapshots, .speculation = resolved.speculation},
-      [shared] {
-        {
-          std::lock_guard lock(shared->mutex);
-          shared->outcome_ready = true;
-        }
-        shared->wake.notify_all();
-      });
+  impl->executor = std::make_unique<Executor>(impl->loaded,
+                                              ExecutorOptions{.slots = options.max_seqs,
+                                                              .snapshots = options.snapshots,
+                                                              .speculation = resolved.speculation,
+                                                              .model_dir = options.model_dir},
+                                              [shared] {
+                                                {
+                                                  std::lock_guard lock(shared->mutex);
+                                                  shared->outcome_ready = true;
+                                                }
+                                                shared->wake.notify_all();
+                                              });
   RETURN_IF_ERROR(impl->executor->Prepare());
   log::Info("{}", ToText(impl->loaded.memory_plan(), MemoryLimit(options.memory_limit)));
   impl->thread = std::thread([shared] { shared->Loop(); });

@@ -21,6 +21,12 @@ Status Executor::Prepare() {
                                                  options_.snapshots, loaded_.state().layout().rewind));
     snapshots_ = std::make_unique<model::StateStorage>(std::move(places));
   }
+  const SpeculationOptions& speculation = options_.speculation;
+  ASSIGN_OR_RETURN(calibration_, LoadCalibration(options_.model_dir));
+  // Whoever fixes or watches acceptance wants every draft verified.
+  if (drafter_ != nullptr && speculation.fixed_accepted < 0 && !speculation.on_round) {
+    planner_.emplace(sched::VerifyOptions{.drafts = speculation.draft_tokens}, decode_cost_);
+  }
   thread_ = std::thread([this] { Loop(); });
   return {};
 }
@@ -139,14 +145,22 @@ StepOutcome Executor::Run(const StepJob& job) {
     }
     if (inputs.empty()) return DrawAll(job, {}, outcome);
     StartMasks(job);
+    const auto forward_begin = std::chrono::steady_clock::now();
     const Result<const float*> ran = loaded_.model().Forward(inputs, loaded_.state());
+    const auto forward_end = std::chrono::steady_clock::now();
     mask_worker_.Wait();
     ASSIGN_OR_RETURN(const float* device, ran);
     std::size_t rows = 0;
     for (const model::SequenceInput& input : inputs) rows += static_cast<std::size_t>(input.logit_rows);
     std::vector<float> logits(rows * static_cast<std::size_t>(loaded_.config().vocab_size));
     RETURN_IF_ERROR(loaded_.backend().CopyToHost(logits.data(), device, logits.size() * sizeof(float)));
+    const auto draw_begin = std::chrono::steady_clock::now();
     RETURN_IF_ERROR(DrawAll(job, logits, outcome));
+    const auto microseconds = [](auto from, auto to) {
+      return std::chrono::duration<double, std::micro>(to - from).count();
+    };
+    ReportStep(job, microseconds(forward_begin, forward_end),
+               microseconds(draw_begin, std::chrono::steady_clock::now()));
     return ScorePrompts(job, inputs.size() - job.plan.prefill.size(), outcome);
   }();
   outcome.done.elapsed_us =

@@ -20,6 +20,7 @@
 #include "galley/engine/mask_worker.h"
 #include "galley/engine/speculation.h"
 #include "galley/sched/step_plan.h"
+#include "galley/sched/verify_plan.h"
 
 namespace galley::engine {
 
@@ -82,6 +83,7 @@ struct ExecutorOptions {
   int slots = 1;
   int snapshots = 0;
   SpeculationOptions speculation;  // resolved
+  std::filesystem::path model_dir;
 };
 
 class Executor {
@@ -109,6 +111,7 @@ class Executor {
     std::vector<TokenId> output;
     std::shared_ptr<TokenConstraint> constraint;
     bool ended = false;  // by a draw; steps planned before that was known run nothing for it
+    sched::QuenchState quench = {};
   };
   // Rows of a decoding sequence: its newest token and the drafts to verify. No tokens: it has ended.
   struct Verify {
@@ -139,6 +142,12 @@ class Executor {
   // What each decode sequence runs: drafts are proposed and the rows to verify chosen.
   [[nodiscard]] Status PlanVerify(const StepJob& job);
   [[nodiscard]] model::SequenceInput DecodeInput(const sched::SequenceRows& rows, const Verify& verify);
+  // Proposes drafts for asks_ within the budget of verify rows; asking_ names their places in plan.decode.
+  [[nodiscard]] Status ProposeDrafts(const StepJob& job);
+  // Of the proposals, as many drafts as the budget allows, best survivals first.
+  void ChooseLengths(int budget, std::vector<Proposal>& proposals);
+  // Tells the planner what the step came to.
+  void ReportStep(const StepJob& job, double forward_us, double sampler_us);
   // Masks of the step's draws are asked for.
   void StartMasks(const StepJob& job);
   // `logits` are those of the verify rows of each decode sequence, then one row of each prompt that ends.
@@ -166,8 +175,15 @@ class Executor {
   std::unique_ptr<model::StateStorage> snapshots_;  // one slot and one block a place
   std::unordered_map<sched::SequenceId, History> histories_;
   MaskWorker mask_worker_;
-  std::vector<Verify> verifies_;           // of the step, as plan.decode
-  std::vector<DraftAsk> asks_;             // scratch of PlanVerify
+  std::vector<Verify> verifies_;                                    // of the step, as plan.decode
+  std::vector<DraftAsk> asks_;                                      // of the step: sequences that may have drafts
+  std::vector<std::size_t> asking_;                                 // their places in plan.decode
+  sched::CostCurve decode_cost_{{.base_us = 8'000, .row_us = 20}};  // learnt from the first steps on
+  std::optional<sched::VerifyPlanner> planner_;  // of verify lengths; nothing: every draft is verified
+  Calibration calibration_;
+  std::vector<float> survivals_;           // of the step's proposals, draft_tokens each
+  std::vector<int> lengths_;               // drafts to verify, as asks_
+  double draft_us_ = 0;                    // of the step
   std::vector<MaskJob> mask_jobs_;         // of the step
   std::vector<int> mask_of_;               // [draws of the step] in mask_jobs_; -1: unconstrained
   std::vector<std::uint32_t> mask_words_;  // of all of mask_jobs_

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "galley/backend/sampling.h"
 #include "galley/base/check.h"
@@ -45,7 +46,9 @@ void Executor::StartHistories(const StepJob& job) {
 Status Executor::PlanVerify(const StepJob& job) {
   verifies_.assign(job.plan.decode.size(), {});
   asks_.clear();
-  std::vector<std::size_t> asking;
+  asking_.clear();
+  survivals_.clear();
+  draft_us_ = 0;
   for (std::size_t i = 0; i < job.plan.decode.size(); ++i) {
     const sched::SequenceRows& rows = job.plan.decode[i];
     const StepJob::Draw& draw = job.draws[static_cast<std::size_t>(rows.first_draw)];
@@ -59,7 +62,8 @@ Status Executor::PlanVerify(const StepJob& job) {
     verifies_[i] = {.tokens = {history.output.back()}, .begin = newest};
     const auto most = static_cast<int>(std::min<Position>(rows.rows, rows.row_limit - newest)) - 1;
     if (drafter_ == nullptr || most < 1) continue;
-    asking.push_back(i);
+    if (planner_ && !planner_->Drafts(history.quench)) continue;
+    asking_.push_back(i);
     asks_.push_back({.slot = rows.slot,
                      .newest = newest,
                      .decoder_floor = rows.decoder_floor,
@@ -68,16 +72,61 @@ Status Executor::PlanVerify(const StepJob& job) {
                      .output = history.output,
                      .sampling = ParamsOf(draw, 0)});
   }
-  if (asks_.empty()) return {};
+  return asks_.empty() ? Status() : ProposeDrafts(job);
+}
+
+Status Executor::ProposeDrafts(const StepJob& job) {
+  int budget = static_cast<int>(asks_.size()) * options_.speculation.draft_tokens;
+  if (planner_) {
+    int rows = 0;
+    for (const DraftAsk& ask : asks_) rows += ask.most;
+    const auto running =
+        static_cast<int>(std::ranges::count_if(verifies_, [](const Verify& v) { return !v.tokens.empty(); }));
+    budget = planner_->Next(job.plan.id, running, static_cast<int>(asks_.size()), running + rows).drafts;
+    if (budget == 0) return {};
+  }
+  const auto begin = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(std::vector<Proposal> proposals, drafter_->Propose(asks_));
-  for (std::size_t k = 0; k < asking.size(); ++k) {
-    Verify& verify = verifies_[asking[k]];
-    verify.tokens.insert(verify.tokens.end(), proposals[k].tokens.begin(), proposals[k].tokens.end());
-    verify.drafted = static_cast<int>(proposals[k].tokens.size());
+  draft_us_ = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+  lengths_.assign(asks_.size(), options_.speculation.draft_tokens);
+  if (planner_) ChooseLengths(budget, proposals);
+  for (std::size_t k = 0; k < asking_.size(); ++k) {
+    Verify& verify = verifies_[asking_[k]];
+    const std::vector<TokenId>& tokens = proposals[k].tokens;
+    verify.drafted = static_cast<int>(tokens.size());
+    const auto count = std::min(tokens.size(), static_cast<std::size_t>(lengths_[k]));
+    verify.tokens.insert(verify.tokens.end(), tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count));
     verify.confidences = std::move(proposals[k].confidences);
     if (options_.speculation.mode == SpeculationMode::kRejection) verify.draft_logits = proposals[k].logits;
   }
   return {};
+}
+
+void Executor::ChooseLengths(int budget, std::vector<Proposal>& proposals) {
+  const auto depth = static_cast<std::size_t>(options_.speculation.draft_tokens);
+  survivals_.assign(proposals.size() * depth, 0);
+  for (std::size_t k = 0; k < proposals.size(); ++k) {
+    const std::span<float> own = std::span(survivals_).subspan(k * depth, depth);
+    for (std::size_t i = 0; i < proposals[k].tokens.size(); ++i) {
+      own[i] = static_cast<float>(calibration_.Chance(proposals[k].confidences[i], i));
+    }
+    sched::ToSurvivals(own);
+  }
+  sched::ChooseRows(survivals_, static_cast<int>(depth), budget, lengths_);
+}
+
+void Executor::ReportStep(const StepJob& job, double forward_us, double sampler_us) {
+  if (!planner_) return;
+  std::int64_t rows = 0;
+  for (const Verify& verify : verifies_) rows += static_cast<std::int64_t>(verify.tokens.size());
+  // Prompt rows of the same pass would count as time of the decode rows.
+  const bool alone = job.plan.prefill.empty();
+  planner_->Report(job.plan.id, survivals_, options_.speculation.draft_tokens,
+                   {.rows = rows,
+                    .drafting = draft_us_ > 0 ? static_cast<std::int64_t>(asks_.size()) : 0,
+                    .forward_us = alone ? forward_us : 0,
+                    .sampler_us = alone ? sampler_us : 0,
+                    .draft_us = draft_us_});
 }
 
 model::SequenceInput Executor::DecodeInput(const sched::SequenceRows& rows, const Verify& verify) {
@@ -187,6 +236,7 @@ Status Executor::DrawVerified(const StepJob& job, std::size_t decode, std::span<
   if (options_.speculation.on_round && !result.stop && !drafts.empty() && drafts.size() == verify.confidences.size()) {
     options_.speculation.on_round({.confidences = verify.confidences, .accepted = accepted});
   }
+  if (planner_ && !drafts.empty()) planner_->Accepted(history.quench, static_cast<int>(drafts.size()), accepted);
   outcome.drafts[at] = {.drafted = verify.drafted, .verified = static_cast<int>(drafts.size()), .accepted = accepted};
   return {};
 }

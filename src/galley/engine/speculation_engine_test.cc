@@ -10,6 +10,7 @@ namespace {
 EngineOptions With(SpeculationMode mode, const std::filesystem::path& model = kNano) {
   EngineOptions options = OptionsFor(model);
   options.speculation.mode = mode;
+  options.speculation.on_round = [](const DraftRound&) {};  // so that every draft is verified, whatever it costs
   return options;
 }
 
@@ -99,6 +100,20 @@ TEST(SpeculationEngine, FixedAcceptanceTakesAsManyAsItSays) {
     EXPECT_EQ(counts.rounds, length == 0 ? 18 : 3);
     EXPECT_EQ(counts.accepted, length == 0 ? 0 : 15);
   }
+}
+
+// Verify lengths that follow confidences and measured times change from run to run; tokens do not.
+TEST(SpeculationEngine, PlannedVerifyLengthsLeaveNoTrace) {
+  const auto plain = Make(With(SpeculationMode::kOff));
+  const auto requests = Questions(*plain);
+  const auto expected = plain->Generate(requests);
+  ASSERT_TRUE(expected);
+  EngineOptions options = With(SpeculationMode::kDspark);
+  options.speculation.on_round = {};
+  const auto engine = Make(options);
+  const auto results = engine->Generate(requests);
+  ASSERT_TRUE(results);
+  ExpectSame(*results, *expected);
 }
 
 TEST(SpeculationEngine, RejectionSamplingRepeatsAndAtZeroEqualsPlain) {

@@ -104,7 +104,9 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   scheduling.snapshots = options.snapshots;
   scheduling.step_rows_max = options.step_rows_max;
   scheduling.steps_in_flight_max = options.synchronous ? 1 : 2;
-  scheduling.max_seq_len = impl->loaded.max_seq_len();
+  // The last token of a sequence is never run, so it needs no position.
+  scheduling.max_seq_len = impl->loaded.max_seq_len() + 1;
+  scheduling.prefill_rows_min = std::clamp(options.step_rows_max - 1, 1, scheduling.prefill_rows_min);
   scheduling.itl_target_us = static_cast<sched::TimeUs>(options.itl_target_s * 1e6);
   // Submit keeps to the limit; the scheduler cannot tell yet which of those that arrive together will run at once.
   scheduling.queue_max = options.queue_max + options.max_seqs;
@@ -129,6 +131,9 @@ const model::Config& Engine::config() const {
 }
 const text::Tokenizer& Engine::tokenizer() const {
   return impl_->loaded.tokenizer();
+}
+std::int64_t Engine::max_seq_len() const {
+  return impl_->loaded.max_seq_len();
 }
 const MemoryPlan& Engine::memory_plan() const {
   return impl_->loaded.memory_plan();

@@ -68,6 +68,7 @@ void Engine::Impl::TakeOutcome(StepOutcome outcome) {
     scheduler->Fail(outcome.step, outcome.status.error());
     return;
   }
+  ReportPrefill(plan);
   for (StepOutcome::Scores& scores : outcome.scores) {
     const auto found = live.find(plan.prefill[scores.prefill].request);
     if (found != live.end()) ReportScores(found->second, std::move(scores.event));
@@ -80,6 +81,15 @@ void Engine::Impl::TakeOutcome(StepOutcome outcome) {
         std::span(outcome.tokens).subspan(static_cast<std::size_t>(draw.first), static_cast<std::size_t>(draw.count)));
   }
   scheduler->Advance(outcome.done);
+}
+
+void Engine::Impl::ReportPrefill(const sched::StepPlan& plan) {
+  for (const sched::SequenceRows& rows : plan.prefill) {
+    const auto found = live.find(rows.request);
+    if (found == live.end() || !found->second.context->report_prefill) continue;
+    const auto total = static_cast<Position>(found->second.context->prompt.size());
+    if (rows.end() <= total) found->second.sink(PrefillEvent{.done = rows.end(), .total = total});
+  }
 }
 
 // A prompt that was preempted on the way is computed again from its first row; what was reported is not repeated.

@@ -56,6 +56,7 @@ engine::GeneratorOptions ReadGeneratorOptions(const options::Values& values, con
   options.prefill_chunk = static_cast<int>(values.Int("prefill-chunk"));
   options.max_seq_len = values.Int("max-seq-len");
   options.backend = values.String("backend");
+  options.isa = values.String("isa");
   if (values.String("decoder-truncation") == "compact")
     options.decoder_keep = static_cast<int>(values.Int("decoder-keep"));
   return options;
@@ -98,6 +99,7 @@ Result<Answer> GenerateAnswer(engine::Generator& generator, const AnswerSettings
   generate.sampling = settings.sampling;
   generate.max_tokens = settings.max_tokens;
   generate.stop_ids = {generator.config().eos_token_id};
+  generate.constraint = request.constraint;
   generate.on_prefill = request.on_prefill;
   generate.cancelled = request.cancelled;
   generate.on_token = [&](const engine::GeneratedToken& token) {

@@ -63,6 +63,7 @@ class AnswerStream {
 
 struct AnswerRequest {
   std::vector<TokenId> prompt_ids;
+  std::shared_ptr<const engine::TokenConstraint> constraint = {};
   bool thinking = false;  // the prompt ends inside the reasoning
   std::function<void(Part part, std::string_view text)> on_text;
   std::function<void(std::int64_t done, std::int64_t total)> on_prefill;

@@ -14,6 +14,8 @@ namespace {
 
 constexpr BenchKind kKinds[] = {
     {"throughput", "many requests at once through the engine", RunBenchThroughput},
+    {"verify-plan", "planning of verify lengths on simulated devices", RunBenchVerifyPlan},
+    {"layers", "one layer at its true shape on the processor", RunBenchLayers},
 };
 
 std::string KindsText() {

@@ -14,7 +14,11 @@ struct BenchKind {
   Result<int> (*run)(Context& context);  // exit code
 };
 
+// bench_layers.cc
+Result<int> RunBenchLayers(Context& context);
 // bench_throughput.cc
 Result<int> RunBenchThroughput(Context& context);
+// bench_verify_plan.cc
+Result<int> RunBenchVerifyPlan(Context& context);
 
 }  // namespace galley::app

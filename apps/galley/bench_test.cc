@@ -118,7 +118,7 @@ std::string Probe() {
 TEST(BenchThroughput, ReportsRatesHitsAndRows) {
   const RunOutcome outcome =
       Bench({"throughput", "--model", Probe(), "--requests", "3", "--shared-tokens", "128", "--prompt-len", "2",
-             "--output-len", "3", "--concurrency", "3", "--prefix-cache", "both", "--seed", "1", "--json"});
+             "--output-len", "3", "--concurrency", "3", "--prefix-cache", "both", "--seed", "1", "--speculation", "off", "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const Result<Json> report = protocol::ParseJson(outcome.out);
   ASSERT_TRUE(report) << outcome.out;

@@ -90,6 +90,7 @@ Result<Settings> ReadSettings(const Context& context) {
   if (values.String("decoder-truncation") == "compact") {
     engine.decoder_keep = static_cast<int>(values.Int("decoder-keep"));
   }
+  ASSIGN_OR_RETURN(engine.speculation, ReadSpeculation(values));
   // Memory for what the workload can come to and no more.
   engine.max_seq_len = workload.prompt.longest() + workload.shared_tokens + workload.output.longest();
   return settings;

@@ -162,4 +162,17 @@ Result<std::filesystem::path> ModelDir(const Context& context) {
                          looked));
 }
 
+Result<engine::SpeculationOptions> ReadSpeculation(const options::Values& values) {
+  engine::SpeculationOptions speculation;
+  const std::optional<engine::SpeculationMode> mode = engine::SpeculationModeFor(values.String("speculation"));
+  if (!mode) {
+    return Err(ErrorCode::kInvalidArgument, "\"" + values.String("speculation") + "\" is no way to draft",
+               "speculation");
+  }
+  speculation.mode = *mode;
+  speculation.draft_tokens = static_cast<int>(values.Int("draft-tokens"));
+  if (values.Has("fixed-acceptance")) speculation.fixed_accepted = values.Float("fixed-acceptance");
+  return speculation;
+}
+
 }  // namespace galley::app

@@ -11,6 +11,7 @@
 #include "command.h"
 #include "galley/base/error.h"
 #include "galley/base/strong_id.h"
+#include "galley/engine/speculation.h"
 
 namespace galley::app {
 
@@ -37,5 +38,8 @@ inline constexpr std::size_t kPromptBytesMax = std::size_t{64} << 20;
 // --model, or the model that comes with the program: `models/nano` of the source tree that the binary was built in, or
 // `share/galley/models/nano` beside the installed one. kNotFound says where it looked.
 [[nodiscard]] Result<std::filesystem::path> ModelDir(const Context& context);
+
+// --speculation, --draft-tokens and, where the command has it, --fixed-acceptance.
+[[nodiscard]] Result<engine::SpeculationOptions> ReadSpeculation(const options::Values& values);
 
 }  // namespace galley::app

@@ -7,6 +7,7 @@
 #include "files.h"
 #include "galley/protocol/json.h"
 #include "galley/text/utf8.h"
+#include "grammar_options.h"
 #include "interrupt.h"
 #include "prompt.h"
 
@@ -145,14 +146,18 @@ Result<int> RunGenerate(Context& context) {
   ASSIGN_OR_RETURN(AnswerSettings settings, ReadAnswerSettings(values));
   if (values.Has("logprobs")) settings.sampling.top_logprobs = static_cast<int>(values.Int("logprobs"));
   ASSIGN_OR_RETURN(Prompt prompt, ReadPrompt(context));
+  ASSIGN_OR_RETURN(std::optional<AskedGrammar> asked, ReadAskedGrammar(values));
   const bool json = values.Bool("json");
   const bool thinking = values.Bool("thinking") && !values.Bool("raw") && prompt.ids.empty();
 
   ASSIGN_OR_RETURN(const std::filesystem::path model_dir, ModelDir(context));
-  ASSIGN_OR_RETURN(const auto generator, context.make_generator(ReadGeneratorOptions(values, model_dir)));
+  ASSIGN_OR_RETURN(auto generator, context.make_generator(ReadGeneratorOptions(values, model_dir)));
   AnswerRequest request;
   ASSIGN_OR_RETURN(request.prompt_ids, Encode(values, std::move(prompt), *generator));
   request.thinking = thinking;
+  if (asked) {
+    ASSIGN_OR_RETURN(request.constraint, MakeConstraint(std::move(*asked), *generator, thinking));
+  }
 
   const Interrupt interrupt;
   AnswerPrinter printer(terminal, context.environment);
@@ -164,6 +169,8 @@ Result<int> RunGenerate(Context& context) {
   printer.End();
   if (json) terminal.Write(AnswerJson(answer, request.prompt_ids, settings, thinking, generator->tokenizer()));
   if (values.Bool("show-timings")) terminal.Note(TimingsLine(request.prompt_ids.size(), answer.result));
+  // This waits for the step that runs; a second interrupt still ends the process.
+  generator.reset();
   const bool cancelled = answer.result.finish == engine::FinishReason::kCancelled;
   return cancelled && interrupt.requested() ? Info(ErrorCode::kCancelled).exit_code : kExitOk;
 }

@@ -13,56 +13,13 @@
 #include "galley/grammar/model_vocabulary.h"
 #include "galley/protocol/render.h"
 #include "galley/text/tokenizer.h"
-#include "galley/text/utf8.h"
+#include "grammar_options.h"
 #include "interrupt.h"
 
 namespace galley::app {
 namespace {
 
-constexpr std::size_t kSpecBytesMax = std::size_t{8} << 20;
 constexpr std::size_t kVocabularyBytesMax = std::size_t{64} << 20;
-
-struct NamedWhitespace {
-  std::string_view name;
-  grammar::Whitespace value;
-};
-constexpr NamedWhitespace kWhitespace[] = {{"compact", grammar::Whitespace::kCompact},
-                                           {"default", grammar::Whitespace::kDefault},
-                                           {"flexible", grammar::Whitespace::kFlexible}};
-
-grammar::CompileOptions CompileOptionsOf(const options::Values& values) {
-  grammar::CompileOptions out;
-  for (const NamedWhitespace& row : kWhitespace) {
-    if (row.name == values.String("whitespace")) out.whitespace = row.value;
-  }
-  out.any_order = values.Bool("any-order");
-  out.lenient = values.Bool("lenient");
-  return out;
-}
-
-// Where in the specification a refusal points.
-Error RefusalError(const grammar::CompileError& error, const std::string& path) {
-  std::string where = path;
-  if (!error.pointer.empty()) where += "#" + error.pointer;
-  if (error.position) where += fmt::format(", byte {}", *error.position);
-  return Error{ErrorCode::kInvalidArgument, error.message, where};
-}
-
-// What a file of this kind holds: JSON, or text without its last line end.
-Result<grammar::JsonValue> ReadSpec(const std::string& path, std::string_view kind) {
-  ASSIGN_OR_RETURN(std::string text, ReadFile(path, kSpecBytesMax));
-  if (kind != "regex" && kind != "ebnf") {
-    auto value = grammar::ParseJson(text);
-    if (!value) return tl::unexpected(RefusalError(value.error(), path));
-    return std::move(*value);
-  }
-  RETURN_IF_ERROR(text::ValidateUtf8(text, path));
-  if (kind == "regex" && text.ends_with('\n')) text.pop_back();
-  grammar::JsonValue value;
-  value.type = grammar::JsonValue::Type::kString;
-  value.text = std::move(text);
-  return value;
-}
 
 Result<grammar::ModelVocabulary> LoadVocabulary(const Context& context) {
   if (const std::string& file = context.values.String("vocab"); !file.empty()) {

@@ -25,6 +25,7 @@ Result<int> RunPlan(Context& context) {
   options.step_rows_max = static_cast<int>(values.Int("step-rows"));
   options.snapshots = static_cast<int>(values.Int("snapshots"));
   options.blocks = static_cast<int>(values.Int("blocks"));
+  ASSIGN_OR_RETURN(options.speculation, ReadSpeculation(values));
   if (options.blocks == 0 && values.source("max-tokens") != options::Source::kDefault) {
     options.blocks =
         static_cast<int>(CeilDiv<std::int64_t>(values.Int("max-tokens"), backend::kBlockTokens) * options.max_seqs);

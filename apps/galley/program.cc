@@ -25,13 +25,21 @@ constexpr Command kCommands[] = {
      "  galley generate \"Why do birds fly?\"\n"
      "  galley generate --thinking --temperature 0 \"What is 27 + 45?\"\n"
      "  galley generate --raw --max-tokens 50 \"Once upon a time\"\n"
-     "  galley generate --json --logprobs 5 --seed 1 < prompt.txt\n",
+     "  galley generate --json --logprobs 5 --seed 1 < prompt.txt\n"
+     "  galley generate --json-schema schema.json \"Describe a bird as JSON.\"\n",
      RunGenerate},
     {"chat", "talk with the model in the terminal", "",
      "Each line is a message. Lines that start with a slash are commands; /help lists them.\nCtrl-C stops an answer, "
      "Ctrl-D "
      "ends.\n",
      RunChat},
+    {"serve", "answer over HTTP, in the APIs that clients already use", "[MODEL]",
+     "Chat Completions, Responses, Messages and Completions on one port, until SIGTERM or Ctrl-C; the second signal "
+     "ends it at\nonce. MODEL is a directory, as with --model. docs/serving.md has endpoints, limits and metrics.\n"
+     "\n"
+     "  galley serve\n"
+     "  galley serve /models/DeepSeek-V4.1-Flash --host 0.0.0.0 --api-key-file keys.txt --max-seqs 64\n",
+     RunServe},
     {"tokenize", "turn text into token ids, or ids into text", "[TEXT…]",
      "The text is the arguments, the file of --prompt-file, or standard input, byte for byte.\n"
      "\n"
@@ -61,9 +69,20 @@ constexpr Command kCommands[] = {
      "  galley dump --ids ids.json --out tensors.safetensors\n"
      "  galley dump --model DIR --compare golden.safetensors\n",
      RunDump},
+    {"calibrate", "fit the confidences of a model's draft head", "",
+     "Lets the model continue a text (--prompt-file), or texts of its own, with drafts, fits a temperature for each "
+     "place "
+     "of a\ndraft so that confidences say how often drafts are accepted, and writes them beside the model (or to "
+     "--out). "
+     "Half of the\ntexts are held out; the error on those is printed.\n"
+     "\n"
+     "  galley calibrate --model DIR\n"
+     "  galley calibrate --model DIR --prompt-file text.txt --requests 400 --out FILE\n",
+     RunCalibrate},
     {"bench", "measure speed with synthetic requests", "KIND",
      "Kinds:\n"
      "  throughput   many requests at once through the engine: rates, latencies, prefix hits, rows computed\n"
+     "  verify-plan  planning of verify lengths on simulated devices: throughput against fixed lengths; no model\n"
      "\n"
      "  galley bench throughput --prompt-len 256 --output-len 32 --concurrency 1,4,16\n"
      "  galley bench throughput --shared-tokens 1024 --prompt-len 16 --prefix-cache both\n"

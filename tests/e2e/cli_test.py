@@ -198,7 +198,7 @@ class Errors(unittest.TestCase):
         self.refused("invalid_argument", "is out of range; give a whole number", "generate", "--seed", "9223372036854775808", "Hi")
         self.refused("invalid_argument", "--decode: `galley generate` does not take this option; it belongs to tokenize", "generate", "--decode", "Hi")
         self.refused("invalid_argument", "there is no command generat (did you mean generate?)", "generat", "Hi")
-        self.refused("unsupported", "--draft-tokens: not available in this version", "generate", "--draft-tokens", "5", "Hi")
+        self.refused("unsupported", "--adaptive-verify: not available in this version", "generate", "--adaptive-verify", "Hi")
 
     def test_prompts(self):
         self.refused("invalid_argument", "the prompt is empty", "generate")
@@ -324,9 +324,9 @@ class Configuration(unittest.TestCase):
         self.assertEqual(outcome.returncode, EXIT["invalid_argument"])
         self.assertIn('GALLEY_MODEL="b" and DEEPINFER_HF_MODEL_DIR="a" contradict each other', outcome.stderr)
 
-        outcome = run("generate", "--max-tokens", "1", "Hi", DEEPINFER_USE_NEXTN_DECODE="5")
+        outcome = run("generate", "--max-tokens", "1", "Hi", DEEPINFER_ENABLE_MTP_VARLEN="1")
         self.assertEqual(outcome.returncode, 0)
-        self.assertIn("warning: draft-tokens: not available in this version", outcome.stderr)
+        self.assertIn("warning: adaptive-verify: not available in this version", outcome.stderr)
 
 
 class Pipes(unittest.TestCase):
@@ -561,6 +561,21 @@ class Tools(unittest.TestCase):
         self.assertIn("error", answers[1])
         self.assertEqual(answers[2]["expect"]["status"], 400)
         self.assertEqual(run("codec-serve", "--tokenizer", "/nowhere").returncode, EXIT["not_found"])
+    def test_generate_under_a_grammar(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as schema:
+            schema.write('{"type":"array","items":{"enum":["red","blue"]},"minItems":2,"maxItems":3}')
+            schema.flush()
+            outcome = run("generate", "--json", "--json-schema", schema.name, "--temperature", "1.5", "--seed", "7", "--max-tokens", "60", "Name colours.")
+            answer = json.loads(outcome.stdout)
+            self.assertEqual(answer["finish_reason"], "stop", outcome.stderr)
+            self.assertTrue(2 <= len(json.loads(answer["text"])) <= 3 and set(json.loads(answer["text"])) <= {"red", "blue"}, answer["text"])
+            twice = run("generate", "--json-schema", schema.name, "--regex", "a", "Hi")
+            self.assertEqual(twice.returncode, EXIT["invalid_argument"])
+        self.assertRegex(run("generate", "--raw", "--regex", "(yes|no)!", "Once upon a time").stdout, r"^(yes|no)!$")
+        bad = run("generate", "--regex", "a(?=b)", "Hi")
+        self.assertEqual(bad.returncode, EXIT["invalid_argument"])
+        self.assertIn("--regex, byte 1: regex:", bad.stderr)
+
     def test_grammar_check_and_serve(self):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as schema:
             schema.write('{"type":"array","items":{"type":"boolean"}}')

@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The built-in page in a headless browser, against a server of this file that says what a test wants it to say.
+"""The built-in page in a headless browser: against a server of this file that says what a test wants it to say, and against
+`galley serve` with the embedded model.
 
-Usage: page_test.py page.html [folder for pictures]. Ends with 77, which ctest shows as skipped, where no browser is.
+Usage: page_test.py page.html [--galley BINARY] [--pictures FOLDER]. Ends with 77, which ctest shows as skipped, where no
+browser is.
 """
 
+import argparse
 import http.server
 import json
+import os
 import pathlib
+import re
+import subprocess
 import sys
 import threading
 import time
@@ -15,8 +21,12 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import browser  # noqa: E402
 
-PAGE = pathlib.Path(sys.argv[1])
-PICTURES = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else None
+PARSER = argparse.ArgumentParser()
+PARSER.add_argument("page", type=pathlib.Path)
+PARSER.add_argument("--galley", type=pathlib.Path)
+PARSER.add_argument("--pictures", type=pathlib.Path)
+OPTIONS = PARSER.parse_args()
+PAGE, PICTURES = OPTIONS.page, OPTIONS.pictures
 
 METRICS = """# HELP galley_decode_rows_total x
 # TYPE galley_decode_rows_total counter
@@ -288,6 +298,44 @@ class PageTest(unittest.TestCase):
             seen.add(role)
             self.assertTrue(node.get("name", {}).get("value"), f"a {role} has no name")
         self.assertLessEqual({"button", "textbox", "combobox", "checkbox", "spinbutton", "log"}, seen)
+
+
+@unittest.skipIf(OPTIONS.galley is None, "no --galley was given")
+class RealServerTest(unittest.TestCase):
+    """The page that the program itself delivers, with the model that comes with it."""
+
+    def setUp(self):
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("GALLEY_", "DEEPINFER_"))}
+        self.process = subprocess.Popen([OPTIONS.galley, "serve", "--port", "0", "--max-seq-len", "1024"],
+                                        stderr=subprocess.PIPE, encoding="utf-8", env=environment)
+        address = next((found for line in self.process.stderr if (found := re.search(r"listening on (http://\S+)", line))), None)
+        self.assertIsNotNone(address, "the server did not start")
+        threading.Thread(target=self.process.stderr.read, daemon=True).start()
+        self.browser = browser.Browser(browser.find())
+        self.url = address.group(1) + "/"
+
+    def tearDown(self):
+        self.browser.close()
+        self.process.terminate()
+        self.process.wait(60)
+
+    def test_a_chat(self):
+        page = self.browser
+        page.open(self.url)
+        page.wait("document.getElementById('state').dataset.state === 'ready'")
+        page.wait("document.getElementById('model').value !== ''")
+        page.js("document.getElementById('most').value = '24'; document.getElementById('prompt').focus()")
+        page.type("Tell me a story")
+        page.press("Enter", "Enter", 13)
+        page.wait("document.querySelector('.turn.assistant .figures')?.textContent.includes('tokens/s')", 120)
+        self.assertEqual(page.js("document.querySelectorAll('#talk .error').length"), 0)
+        self.assertGreater(page.js("document.querySelector('.turn.assistant .said').textContent.length"), 20)
+        page.wait("document.querySelector('#last tr').cells.length === 8")
+        self.assertEqual(page.js("document.querySelector('#last tr').cells[3].textContent"), "24")
+        page.wait("document.getElementById('ended').textContent === '1' && document.getElementById('ttft').textContent !== '–'")
+        self.assertEqual(page.complaints(), [])
+        if PICTURES:
+            page.picture(PICTURES / "real.png")
 
 
 if __name__ == "__main__":

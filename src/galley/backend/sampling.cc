@@ -59,25 +59,16 @@ double LogSumExp(std::span<const float> logits, float largest) {
   return static_cast<double>(largest) + std::log(sum);
 }
 
-}  // namespace
-
-double SampleNoise(std::uint64_t seed, Position position, TokenId id) {
-  constexpr std::uint32_t kStream = 0;  // the sampling stream; others are for draws of another kind
-  const auto token = static_cast<std::uint32_t>(id);
-  const auto words = Philox4x32({token / 4, static_cast<std::uint32_t>(position),
-                                 static_cast<std::uint32_t>(static_cast<std::uint64_t>(position) >> 32), kStream},
-                                {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
-  // All 32 bits, and log1p: precision lies at the small end, where the winner is decided.
-  const double uniform = (static_cast<double>(words[token % 4]) + 0.5) * 0x1p-32;
-  return -std::log1p(-uniform);
+double Uniform(std::uint64_t seed, Position position, std::uint32_t token, NoiseStream stream) {
+  const auto words = Philox4x32(
+      {token / 4, static_cast<std::uint32_t>(position),
+       static_cast<std::uint32_t>(static_cast<std::uint64_t>(position) >> 32), static_cast<std::uint32_t>(stream)},
+      {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+  return (static_cast<double>(words[token % 4]) + 0.5) * 0x1p-32;
 }
 
-std::optional<TokenId> SampleRow(std::span<const float> logits, const SampleParams& params) {
-  const std::optional<TokenId> best = ArgMax(logits);
-  if (!best || params.temperature <= 0.0f) return best;
-  const auto largest = static_cast<double>(logits[static_cast<std::size_t>(*best)]);
-  if (std::isinf(largest)) return best;
-
+// Candidates of a row whose largest logit is finite, after every filter.
+std::vector<Candidate> Filter(std::span<const float> logits, double largest, const SampleParams& params) {
   std::vector<Candidate> candidates;
   for (std::size_t i = 0; i < logits.size(); ++i) {
     const double weight =
@@ -87,10 +78,29 @@ std::optional<TokenId> SampleRow(std::span<const float> logits, const SamplePara
   }
   KeepTopK(candidates, static_cast<std::size_t>(std::max(params.top_k, 0)));
   KeepTopP(candidates, params.top_p);
+  return candidates;
+}
+
+}  // namespace
+
+double SampleNoise(std::uint64_t seed, Position position, TokenId id, NoiseStream stream) {
+  // All 32 bits, and log1p: precision lies at the small end, where the winner is decided.
+  return -std::log1p(-Uniform(seed, position, static_cast<std::uint32_t>(id), stream));
+}
+
+double AcceptNoise(std::uint64_t seed, Position position) {
+  return Uniform(seed, position, 0, NoiseStream::kAccept);
+}
+
+std::optional<TokenId> SampleRow(std::span<const float> logits, const SampleParams& params) {
+  const std::optional<TokenId> best = ArgMax(logits);
+  if (!best || params.temperature <= 0.0f) return best;
+  const auto largest = static_cast<double>(logits[static_cast<std::size_t>(*best)]);
+  if (std::isinf(largest)) return best;
 
   TokenId drawn = *best;
   double winner = -1;
-  for (const Candidate& c : candidates) {
+  for (const Candidate& c : Filter(logits, largest, params)) {
     const double score = c.weight / SampleNoise(params.seed, params.position, c.id);
     if (score > winner || (score == winner && c.id < drawn)) {
       winner = score;
@@ -98,6 +108,20 @@ std::optional<TokenId> SampleRow(std::span<const float> logits, const SamplePara
     }
   }
   return drawn;
+}
+
+std::vector<TokenChance> SampleChances(std::span<const float> logits, const SampleParams& params) {
+  const std::optional<TokenId> best = ArgMax(logits);
+  if (!best) return {};
+  const auto largest = static_cast<double>(logits[static_cast<std::size_t>(*best)]);
+  if (params.temperature <= 0.0f || std::isinf(largest)) return {{.id = *best, .probability = 1}};
+  std::vector<Candidate> candidates = Filter(logits, largest, params);
+  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+  double total = 0;
+  for (const Candidate& c : candidates) total += c.weight;
+  std::vector<TokenChance> chances;
+  for (const Candidate& c : candidates) chances.push_back({.id = c.id, .probability = c.weight / total});
+  return chances;
 }
 
 float LogProbability(std::span<const float> logits, TokenId id) {

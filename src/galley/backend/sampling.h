@@ -27,6 +27,15 @@ struct SampleParams {
 // nullopt when no logit is a number above minus infinity: that row has no next token.
 [[nodiscard]] std::optional<TokenId> SampleRow(std::span<const float> logits, const SampleParams& params);
 
+// A token that a row can draw, and how likely.
+struct TokenChance {
+  TokenId id = 0;
+  double probability = 0;
+};
+// Every token that SampleRow can draw, ascending, after temperature and filters; probabilities add up to 1. Empty when
+// the row has no next token.
+[[nodiscard]] std::vector<TokenChance> SampleChances(std::span<const float> logits, const SampleParams& params);
+
 struct RankedToken {
   TokenId id = 0;
   float logprob = 0;
@@ -37,7 +46,17 @@ struct RankedToken {
 // The `count` most likely tokens, most likely first.
 [[nodiscard]] std::vector<RankedToken> TopTokens(std::span<const float> logits, int count);
 
+// Draws of different kinds at one position do not share noise.
+enum class NoiseStream : std::uint32_t {
+  kSample = 0,
+  kAccept = 1,    // whether rejection sampling keeps a draft
+  kResidual = 2,  // what it draws instead
+};
+
 // Exponential noise of mean 1 that belongs to a token: p / noise is largest for the token drawn.
-[[nodiscard]] double SampleNoise(std::uint64_t seed, Position position, TokenId id);
+[[nodiscard]] double SampleNoise(std::uint64_t seed, Position position, TokenId id,
+                                 NoiseStream stream = NoiseStream::kSample);
+// Uniform in (0, 1), one number a position.
+[[nodiscard]] double AcceptNoise(std::uint64_t seed, Position position);
 
 }  // namespace galley::backend

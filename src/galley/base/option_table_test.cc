@@ -77,9 +77,19 @@ TEST(OptionTable, RefusesAscendByNamingWhatIsSupported) {
 
 TEST(OptionTable, WarnsOfWhatItCannotHonour) {
   const Result<Values> values =
-      Given("chat", {{"DEEPINFER_USE_NEXTN_DECODE", "5"}, {"DEEPINFER_ENABLE_MTP_VARLEN", "1"}});
+      Given("chat", {{"DEEPINFER_BATCH_INVARIANT", "0"}, {"DEEPINFER_ENABLE_MTP_VARLEN", "1"}});
   ASSERT_TRUE(values.has_value()) << values.error().ToString();
   EXPECT_EQ(values->warnings().size(), 2u);
+}
+
+TEST(OptionTable, DraftTokensTakeDeepInfersVariableUpToFive) {
+  const Result<Values> five = Given("bench", {{"DEEPINFER_USE_NEXTN_DECODE", "5"}});
+  ASSERT_TRUE(five.has_value()) << five.error().ToString();
+  EXPECT_EQ(five->Int("draft-tokens"), 5);
+  EXPECT_EQ(five->String("speculation"), "auto");
+  const Result<Values> six = Given("bench", {{"DEEPINFER_USE_NEXTN_DECODE", "6"}});
+  ASSERT_FALSE(six.has_value());
+  EXPECT_THAT(six.error().ToString(), HasSubstr("0 to 5"));
 }
 
 TEST(OptionTable, RefusesUnknownForeignValues) {

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "galley/base/foreign_flags.h"
 #include "galley/base/nearest.h"
 #include "galley/base/options.h"
 #include "galley/base/options_internal.h"
@@ -32,6 +33,27 @@ tl::unexpected<Error> UnknownFlag(Table table, std::string_view command, std::st
       ErrorCode::kInvalidArgument,
       fmt::format("unknown option{}; `galley {} --help` lists the options", Suggestion(flag, names, "--"), command),
       fmt::format("--{}", flag));
+}
+
+// What the table does not take from this command but another engine would.
+const ForeignFlag* ForeignOf(Table table, std::string_view command, std::string_view argument) {
+  if (!argument.starts_with("--")) return nullptr;
+  const std::string_view name = argument.substr(2, std::min(argument.find('='), argument.size()) - 2);
+  const Spec* spec = Find(table, name);
+  return spec != nullptr && spec->TakenBy(command) ? nullptr : FindForeign(command, name);
+}
+
+// A flag that another engine has: nothing when it is harmless, else an error with what to do instead.
+Status PassForeign(const ForeignFlag& flag, std::span<const std::string> arguments, std::size_t& index) {
+  const std::string_view argument = arguments[index];
+  const std::size_t equals = argument.find('=');
+  std::string_view value = equals == std::string_view::npos ? std::string_view() : argument.substr(equals + 1);
+  const bool apart = flag.takes_value && equals == std::string_view::npos && index + 1 < arguments.size();
+  if (apart) value = arguments[++index];
+  const std::vector<std::string_view> harmless = internal::Words(flag.harmless);
+  if (flag.harmless == "*" || std::find(harmless.begin(), harmless.end(), value) != harmless.end()) return {};
+  return Err(ErrorCode::kUnsupported, fmt::format("not an option of Galley: {}", flag.advice),
+             fmt::format("--{}", flag.name));
 }
 
 // One `--name…` argument; takes its value from the next one where needed and moves `index` on.
@@ -195,6 +217,8 @@ Result<CommandLine> ParseCommandLine(Table table, std::string_view command, std:
     }
     if (argument == "--help" || argument == "-h") {
       line.help = true;
+    } else if (const ForeignFlag* foreign = ForeignOf(table, command, argument); foreign != nullptr) {
+      RETURN_IF_ERROR(PassForeign(*foreign, arguments, i));
     } else if (argument.starts_with("--")) {
       ASSIGN_OR_RETURN(CommandLine::Flag flag, ParseFlag(table, command, arguments, i));
       line.flags.push_back(std::move(flag));

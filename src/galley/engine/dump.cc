@@ -369,6 +369,7 @@ Result<TensorMap> Dump(const DumpOptions& options) {
   ASSIGN_OR_RETURN(LoadedModel loaded,
                    LoadedModel::Load({.model_dir = options.model_dir,
                                       .backend = options.backend,
+                                      .isa = options.isa,
                                       .threads = options.threads,
                                       .rows_max = options.chunk > 0 ? std::min(options.chunk, length) : length,
                                       .logit_rows_max = kLogitRows,

@@ -11,10 +11,11 @@
 namespace galley::engine {
 namespace {
 
-kv::ReplaySpec ReplayFor(const EngineOptions& options, const model::Config& config) {
+kv::ReplaySpec ReplayFor(const EngineOptions& options, const SpeculationOptions& speculation,
+                         const model::Config& config) {
   kv::ReplaySpec spec;
   spec.window = config.window_size;
-  spec.backtrack = config.dspark.n_stages > 0 ? config.dspark.block_size : 0;
+  spec.backtrack = std::max(speculation.draft_tokens, config.dspark.n_stages > 0 ? config.dspark.block_size : 0);
   spec.encoder_layers = config.decoder_start();
   spec.layers = config.n_layers;
   spec.mode = options.replay;
@@ -40,28 +41,45 @@ void Collect(const EngineEvent& event, EngineResult& result) {
     branch.text += finished->text;
     branch.stop_string = finished->stop_string;
     branch.stop_id = finished->stop_id;
+    branch.speculation = finished->speculation;
   }
 }
 
 // A restored sequence restarts at most snapshot_depth rows before the snapshot's position: without truncation in every
 // layer, with it in the encoder only, because the tail that it runs through the decoder is a new one.
-model::RewindRows RewindFor(const kv::ReplaySpec& replay, int snapshots) {
-  if (snapshots == 0) return {};
-  return {.encoder = replay.snapshot_depth(), .decoder = replay.truncates() ? 0 : replay.snapshot_depth()};
+model::RewindRows RewindFor(const kv::ReplaySpec& replay, int snapshots, int drafts) {
+  if (snapshots == 0) return {.encoder = 0, .decoder = 0, .drafts = drafts};
+  return {.encoder = replay.snapshot_depth(),
+          .decoder = replay.truncates() ? 0 : replay.snapshot_depth(),
+          .drafts = drafts};
 }
 
-}  // namespace
+// Options that depend on the model.
+struct Resolved {
+  SpeculationOptions speculation;
+  kv::ReplaySpec replay;
+};
 
-LoadOptions LoadOptionsFor(const EngineOptions& options, const model::Config& config) {
+Result<Resolved> Resolve(const EngineOptions& options, const model::Config& config) {
+  Resolved resolved;
+  ASSIGN_OR_RETURN(resolved.speculation, options.speculation.Resolve(config));
+  resolved.replay = ReplayFor(options, resolved.speculation, config);
+  RETURN_IF_ERROR(resolved.replay.Validate());
+  return resolved;
+}
+
+LoadOptions LoadOptionsFor(const EngineOptions& options, const Resolved& resolved) {
+  const SpeculationOptions& speculation = resolved.speculation;
   return {.model_dir = options.model_dir,
           .backend = options.backend,
+          .isa = options.isa,
           .threads = options.threads,
           .rows_max = options.step_rows_max,
-          .logit_rows_max = options.max_seqs,
+          .logit_rows_max = options.max_seqs * (1 + speculation.draft_tokens),
           .sequences_max = options.max_seqs,
           .blocks = options.blocks,
-          .drafts = false,
-          .rewind = RewindFor(ReplayFor(options, config), options.snapshots),
+          .drafts = speculation.draft_tokens > 0 && speculation.mode != SpeculationMode::kNgram,
+          .rewind = RewindFor(resolved.replay, options.snapshots, speculation.draft_tokens),
           .window_places = 0,
           .max_seq_len = options.max_seq_len,
           .longest = 0,
@@ -70,8 +88,11 @@ LoadOptions LoadOptionsFor(const EngineOptions& options, const model::Config& co
           .wrap_backend = options.wrap_backend};
 }
 
+}  // namespace
+
 Result<MemoryPlan> PlanMemory(const EngineOptions& options, const model::Config& config) {
-  ASSIGN_OR_RETURN(const Sizing sizing, SizeFor(LoadOptionsFor(options, config), config));
+  ASSIGN_OR_RETURN(const Resolved resolved, Resolve(options, config));
+  ASSIGN_OR_RETURN(const Sizing sizing, SizeFor(LoadOptionsFor(options, resolved), config));
   return PlanMemory(config, sizing.memory);
 }
 
@@ -92,9 +113,8 @@ Engine::~Engine() {
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   RETURN_IF_ERROR(model::CheckModelDir(options.model_dir));
   ASSIGN_OR_RETURN(const model::LoadedConfig config, model::LoadConfig(options.model_dir));
-  const kv::ReplaySpec replay = ReplayFor(options, config.config);
-  RETURN_IF_ERROR(replay.Validate());
-  ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Load(LoadOptionsFor(options, config.config)));
+  ASSIGN_OR_RETURN(const Resolved resolved, Resolve(options, config.config));
+  ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Load(LoadOptionsFor(options, resolved)));
   auto impl = std::make_unique<Impl>(std::move(loaded), options);
   ASSIGN_OR_RETURN(impl->digest, DigestModel(options.model_dir));
   impl->assistant_id = impl->loaded.tokenizer().AddedIdOf("<｜Assistant｜>");
@@ -103,23 +123,29 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   scheduling.slots = options.max_seqs;
   scheduling.snapshots = options.snapshots;
   scheduling.step_rows_max = options.step_rows_max;
+  scheduling.drafts = resolved.speculation.draft_tokens;
   scheduling.steps_in_flight_max = options.synchronous ? 1 : 2;
   // The last token of a sequence is never run, so it needs no position.
   scheduling.max_seq_len = impl->loaded.max_seq_len() + 1;
-  scheduling.prefill_rows_min = std::clamp(options.step_rows_max - 1, 1, scheduling.prefill_rows_min);
+  // Small steps keep room for one decode with its drafts.
+  scheduling.prefill_rows_min =
+      std::clamp(options.step_rows_max - 1 - scheduling.drafts, 1, scheduling.prefill_rows_min);
   scheduling.itl_target_us = static_cast<sched::TimeUs>(options.itl_target_s * 1e6);
   // Submit keeps to the limit; the scheduler cannot tell yet which of those that arrive together will run at once.
   scheduling.queue_max = options.queue_max + options.max_seqs;
-  scheduling.replay = replay;
+  scheduling.replay = resolved.replay;
   ASSIGN_OR_RETURN(impl->scheduler, sched::Scheduler::Create(scheduling));
   Impl* shared = impl.get();
-  impl->executor = std::make_unique<Executor>(impl->loaded, options.max_seqs, options.snapshots, [shared] {
-    {
-      std::lock_guard lock(shared->mutex);
-      shared->outcome_ready = true;
-    }
-    shared->wake.notify_all();
-  });
+  impl->executor = std::make_unique<Executor>(
+      impl->loaded,
+      ExecutorOptions{.slots = options.max_seqs, .snapshots = options.snapshots, .speculation = resolved.speculation},
+      [shared] {
+        {
+          std::lock_guard lock(shared->mutex);
+          shared->outcome_ready = true;
+        }
+        shared->wake.notify_all();
+      });
   RETURN_IF_ERROR(impl->executor->Prepare());
   log::Info("{}", ToText(impl->loaded.memory_plan(), MemoryLimit(options.memory_limit)));
   impl->thread = std::thread([shared] { shared->Loop(); });
@@ -132,14 +158,23 @@ const model::Config& Engine::config() const {
 const text::Tokenizer& Engine::tokenizer() const {
   return impl_->loaded.tokenizer();
 }
-std::int64_t Engine::max_seq_len() const {
-  return impl_->loaded.max_seq_len();
-}
 const MemoryPlan& Engine::memory_plan() const {
   return impl_->loaded.memory_plan();
 }
 std::int64_t Engine::memory_limit() const {
   return MemoryLimit(impl_->options.memory_limit);
+}
+
+std::int64_t Engine::max_seq_len() const {
+  return impl_->loaded.max_seq_len();
+}
+
+void Engine::ClearCache() {
+  {
+    std::lock_guard lock(impl_->mutex);
+    impl_->clear_cache = true;
+  }
+  impl_->wake.notify_all();
 }
 
 EngineStats Engine::stats() const {

@@ -19,6 +19,7 @@
 #include "galley/engine/constraint.h"
 #include "galley/engine/generator.h"
 #include "galley/engine/memory_plan.h"
+#include "galley/engine/speculation.h"
 #include "galley/kv/replay.h"
 #include "galley/sched/scheduler.h"
 
@@ -31,6 +32,7 @@ namespace galley::engine {
 struct EngineOptions {
   std::filesystem::path model_dir;
   std::string backend = "ref";
+  std::string isa = "auto";      // instruction set of the cpu backend
   int threads = 0;               // of the backend; 0: as many as the process may use
   std::int64_t max_seq_len = 0;  // 0: what the config states
   int max_seqs = 16;             // sequences that run at once
@@ -41,6 +43,7 @@ struct EngineOptions {
   int decoder_keep = 0;        // decoder truncation: prompt rows that run the decoder layers; 0: all
   double itl_target_s = 0.05;  // predicted step time that prefill chunks are cut to while sequences decode
   int queue_max = 4096;
+  SpeculationOptions speculation;
   std::int64_t memory_limit = 0;  // bytes that the memory plan may take; 0: what the process may use
   // Puts something around the backend, for tests and tracing; empty: nothing.
   std::function<std::unique_ptr<backend::Backend>(std::unique_ptr<backend::Backend>)> wrap_backend = {};
@@ -123,6 +126,7 @@ struct FinishedEvent {
   std::string text = {};                        // that was held back to the end
   std::optional<std::size_t> stop_string = {};  // index of the one that ended the branch
   std::optional<TokenId> stop_id = {};          // or the id
+  SpeculationCounts speculation = {};           // drafts of this branch
 };
 using EngineEvent = std::variant<StartedEvent, PrefillEvent, PromptEvent, TokenEvent, FinishedEvent>;
 
@@ -136,6 +140,7 @@ struct BranchResult {
   Error error;
   std::optional<std::size_t> stop_string;  // as in FinishedEvent
   std::optional<TokenId> stop_id;
+  SpeculationCounts speculation;
 };
 struct EngineResult {
   StartedEvent start;
@@ -145,12 +150,13 @@ struct EngineResult {
 
 struct EngineStats {
   sched::SchedulerStats scheduler;
+  SpeculationCounts speculation;
   int running = 0;
   int waiting = 0;
-  int steps_failed = 0;
-  int blocks = 0;         // in all
+  int blocks_total = 0;
   int blocks_active = 0;  // held by sequences or by a step that runs
-  int blocks_cached = 0;
+  int blocks_cached = 0;  // held by nobody, with content that can be hit
+  int steps_failed = 0;
   int slots_free = 0;
 };
 
@@ -165,6 +171,7 @@ class Engine {
 
   [[nodiscard]] const model::Config& config() const;
   [[nodiscard]] const text::Tokenizer& tokenizer() const;
+  // Longest sequence, prompt and output, in tokens.
   [[nodiscard]] std::int64_t max_seq_len() const;
   // What was taken at start; nothing is added while the engine runs.
   [[nodiscard]] const MemoryPlan& memory_plan() const;
@@ -176,6 +183,8 @@ class Engine {
   [[nodiscard]] Result<RequestId> Submit(EngineRequest request, EventSink sink);
   void Cancel(RequestId request);
   [[nodiscard]] EngineStats stats() const;
+  // Forgets all cached prefixes, soon after the call; running sequences go on with what they hold.
+  void ClearCache();
   // Takes no more requests and returns when those accepted have ended.
   void Drain();
   // Takes no more requests, cancels those accepted and returns when they have ended.

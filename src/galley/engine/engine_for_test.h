@@ -26,6 +26,8 @@ inline EngineOptions Options() {
   options.max_seq_len = 1024;
   options.max_seqs = 4;
   options.step_rows_max = 256;
+  options.speculation.mode =
+      SpeculationMode::kOff;  // drafts cost more than they save here; they have tests of their own
   return options;
 }
 

@@ -36,7 +36,8 @@ struct LiveBranch {
 
   BranchText text;
   std::vector<TokenEvent> drawn;
-  std::size_t reported = 0;     // of drawn
+  std::size_t reported = 0;  // of drawn
+  SpeculationCounts speculation;
   std::optional<Error> failed;  // a draw failed
   bool finished = false;        // its terminal event is out
 };
@@ -62,6 +63,7 @@ struct Engine::Impl {
   bool closed = false;  // takes no more requests
   bool cancel_all = false;
   bool stopping = false;
+  bool clear_cache = false;
   std::int64_t next_id = 0;
   std::int64_t open_requests = 0;
   EngineStats stats;
@@ -80,6 +82,7 @@ struct Engine::Impl {
   std::deque<sched::StepPlan> in_flight;
   std::vector<Arrival> arrived;      // scratch of TakeEvents
   std::vector<RequestId> cancelled;  // likewise
+  SpeculationCounts speculation;
   std::thread thread;
 
   [[nodiscard]] static sched::TimeUs Now() {
@@ -102,6 +105,7 @@ struct Engine::Impl {
   // Text of the tokens of one draw; cuts the draw where a stop string ends.
   void TakeDraw(const sched::Sequence& sequence, sched::DrawResult& draw, std::span<Result<GeneratedToken>> tokens);
   void ReportPrefill(const sched::StepPlan& plan);
+  void CountDrafts(const sched::Sequence& sequence, const sched::DrawResult& draw, const StepOutcome::Drafts& drafts);
   static void ReportScores(Live& request, PromptEvent event);
   [[nodiscard]] StepJob MakeJob(const sched::StepPlan& plan) const;
   void Report();

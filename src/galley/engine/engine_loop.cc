@@ -11,13 +11,14 @@ void Engine::Impl::TakeEvents() {
   arrived.clear();
   cancelled.clear();
   bool end_all = false;
+  bool clear = false;
   {
     std::lock_guard lock(mutex);
     arrived.swap(arrivals);
     cancelled.swap(cancellations);
     outcome_ready = false;
-    end_all = cancel_all;
-    cancel_all = false;
+    end_all = std::exchange(cancel_all, false);
+    clear = std::exchange(clear_cache, false);
   }
   for (Arrival& arrival : arrived) {
     std::vector<LiveBranch> branches;
@@ -26,6 +27,7 @@ void Engine::Impl::TakeEvents() {
     scheduler->Arrive(std::move(arrival.request), Now());
   }
   for (const RequestId id : cancelled) scheduler->Cancel(id);
+  if (clear) scheduler->ClearCache();
   if (end_all) {
     for (const auto& [id, request] : live) scheduler->Cancel(id);
   }
@@ -73,12 +75,14 @@ void Engine::Impl::TakeOutcome(StepOutcome outcome) {
     const auto found = live.find(plan.prefill[scores.prefill].request);
     if (found != live.end()) ReportScores(found->second, std::move(scores.event));
   }
-  for (sched::DrawResult& draw : outcome.done.draws) {
+  for (std::size_t i = 0; i < outcome.done.draws.size(); ++i) {
+    sched::DrawResult& draw = outcome.done.draws[i];
     const sched::Sequence* sequence = scheduler->Find(draw.sequence);
     if (sequence == nullptr) continue;  // ended while the step ran; the scheduler drops the draw as well
     TakeDraw(
         *sequence, draw,
         std::span(outcome.tokens).subspan(static_cast<std::size_t>(draw.first), static_cast<std::size_t>(draw.count)));
+    CountDrafts(*sequence, draw, outcome.drafts[i]);
   }
   scheduler->Advance(outcome.done);
 }
@@ -90,6 +94,17 @@ void Engine::Impl::ReportPrefill(const sched::StepPlan& plan) {
     const auto total = static_cast<Position>(found->second.context->prompt.size());
     if (rows.end() <= total) found->second.sink(PrefillEvent{.done = rows.end(), .total = total});
   }
+}
+
+// A draw may have been cut where a stop string ended; drafts behind that were not accepted.
+void Engine::Impl::CountDrafts(const sched::Sequence& sequence, const sched::DrawResult& draw,
+                               const StepOutcome::Drafts& drafts) {
+  const auto found = live.find(sequence.owner->request.id);
+  if (found == live.end()) return;
+  const int accepted = std::min(drafts.accepted, draw.count);
+  found->second.branches[static_cast<std::size_t>(sequence.branch)].speculation.Add(drafts.drafted, drafts.verified,
+                                                                                    accepted);
+  speculation.Add(drafts.drafted, drafts.verified, accepted);
 }
 
 // A prompt that was preempted on the way is computed again from its first row; what was reported is not repeated.
@@ -141,6 +156,7 @@ void Engine::Impl::FinishBranch(Live& request, const sched::Finished& event) {
     out.stop_string = branch.text.stop_string();
     out.stop_id = branch.text.stop_id();
   }
+  out.speculation = branch.speculation;
   branch.finished = true;
   request.sink(out);
 }
@@ -197,9 +213,10 @@ void Engine::Impl::Report() {
 void Engine::Impl::UpdateStats() {
   std::lock_guard lock(mutex);
   stats.scheduler = scheduler->stats();
+  stats.speculation = speculation;
   stats.running = scheduler->running();
   stats.waiting = scheduler->waiting();
-  stats.blocks = scheduler->cache().total();
+  stats.blocks_total = scheduler->cache().total();
   stats.blocks_active = scheduler->cache().active();
   stats.blocks_cached = scheduler->cache().cached();
   stats.slots_free = scheduler->slots().available();
@@ -222,7 +239,7 @@ void Engine::Impl::Loop() {
     std::unique_lock lock(mutex);
     if (stopping && in_flight.empty()) return;
     const auto ready = [this] {
-      return outcome_ready || !arrivals.empty() || !cancellations.empty() || cancel_all ||
+      return outcome_ready || !arrivals.empty() || !cancellations.empty() || cancel_all || clear_cache ||
              (stopping && in_flight.empty());
     };
     // With as many steps in flight as may be, a timer that is due is looked at when the first of them ends.

@@ -104,13 +104,13 @@ Result<RequestId> Engine::Submit(EngineRequest request, EventSink sink) {
   arrival.request.n = request.n;
   arrival.request.priority = request.priority;
   arrival.request.use_cache = request.use_cache;
-  arrival.request.prompt_logprobs = request.prompt_logprobs >= 0;
   if (impl_->options.snapshots > 0) {
     arrival.request.snapshot_points = request.snapshot_points.empty()
                                           ? SnapshotPoints(request.prompt_ids, impl_->assistant_id)
                                           : std::move(request.snapshot_points);
     arrival.request.snapshot_at_end = request.output_is_kept;
   }
+  arrival.request.prompt_logprobs = request.prompt_logprobs >= 0;
   if (request.deadline_s > 0) {
     arrival.request.deadline_us = Impl::Now() + static_cast<sched::TimeUs>(request.deadline_s * 1e6);
   }

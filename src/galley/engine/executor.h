@@ -18,6 +18,7 @@
 #include "galley/engine/engine.h"
 #include "galley/engine/loaded_model.h"
 #include "galley/engine/mask_worker.h"
+#include "galley/engine/speculation.h"
 #include "galley/sched/step_plan.h"
 
 namespace galley::engine {
@@ -66,13 +67,28 @@ struct StepOutcome {
     PromptEvent event;
   };
   std::vector<Scores> scores;
-  std::vector<Result<GeneratedToken>> tokens;  // one for each draw; an error concerns that sequence alone
+  std::vector<Result<GeneratedToken>> tokens;  // as done.token_ids; an error concerns that sequence alone
+  struct Drafts {
+    int drafted = 0;
+    int verified = 0;
+    int accepted = 0;
+  };
+  std::vector<Drafts> drafts;  // one for each draw
+};
+
+// The token with its log-probability and those of `top` alternatives.
+[[nodiscard]] GeneratedToken Scored(std::span<const float> logits, TokenId id, int top);
+
+struct ExecutorOptions {
+  int slots = 1;
+  int snapshots = 0;
+  SpeculationOptions speculation;  // resolved
 };
 
 class Executor {
  public:
   // `on_done` is called from the executor's thread when an outcome can be taken.
-  Executor(LoadedModel& loaded, int slots, int snapshots, std::function<void()> on_done);
+  Executor(LoadedModel& loaded, const ExecutorOptions& options, std::function<void()> on_done);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -88,37 +104,76 @@ class Executor {
   [[nodiscard]] StepOutcome Run(const StepJob& job);
   void RunOps(const sched::StepPlan& plan);
   void UpdateTables(const sched::StepPlan& plan);
-  [[nodiscard]] model::SequenceInput DecodeInput(const sched::SequenceRows& rows);
   [[nodiscard]] Result<model::SequenceInput> PrefillInput(const StepJob& job, std::size_t index);
   // What a sequence has drawn so far; a preempted one keeps it until it resumes or another takes its id.
   struct History {
     std::vector<TokenId> output;
     std::shared_ptr<TokenConstraint> constraint;
+    bool ended = false;  // by a draw; steps planned before that was known run nothing for it
+  };
+  // Rows of a decoding sequence: its newest token and the drafts to verify. No tokens: it has ended.
+  struct Verify {
+    std::vector<TokenId> tokens;
+    Position begin = 0;
+    int drafted = 0;
+    std::vector<float> confidences = {};  // [drafted], as the drafter gave them
+    const float* draft_logits = nullptr;  // [drafted][vocab_size], on the device; only with rejection sampling
+
+    [[nodiscard]] std::span<const TokenId> drafts() const {
+      return tokens.empty() ? std::span<const TokenId>() : std::span(tokens).subspan(1);
+    }
+  };
+  // One row that is drawn from.
+  struct RowDraw {
+    std::size_t at = 0;   // in plan.draws
+    std::size_t row = 0;  // of the draw's rows
+    Position position = 0;
+    std::span<const float> logits;
+    std::optional<TokenId> draft = {};         // for the same position
+    std::span<const float> draft_logits = {};  // that it was drawn from; empty: accepted iff equal
+    bool forced = false;                       // the draft counts as drawn
   };
 
-  // Histories of sequences that draw for the first time begin; masks of the step's draws are asked for.
+  // executor_draw.cc
+  // Histories of sequences that draw for the first time begin.
+  void StartHistories(const StepJob& job);
+  // What each decode sequence runs: drafts are proposed and the rows to verify chosen.
+  [[nodiscard]] Status PlanVerify(const StepJob& job);
+  [[nodiscard]] model::SequenceInput DecodeInput(const sched::SequenceRows& rows, const Verify& verify);
+  // Masks of the step's draws are asked for.
   void StartMasks(const StepJob& job);
-  void DrawAll(const StepJob& job, const std::vector<float>& logits, StepOutcome& outcome);
-  // The logits of the step's draw number `at` with everything applied that changes them: the mask of the constraint and
-  // the rules of the request. `logits` itself when there is nothing to change.
-  [[nodiscard]] std::span<const float> ChangedLogits(const StepJob::Draw& draw, std::size_t at,
-                                                     std::span<const TokenId> output, std::span<const float> logits);
+  // `logits` are those of the verify rows of each decode sequence, then one row of each prompt that ends.
+  [[nodiscard]] Status DrawAll(const StepJob& job, const std::vector<float>& logits, StepOutcome& outcome);
+  // Draws one sequence's tokens until a draft is not what comes, and reports them.
+  [[nodiscard]] Status DrawVerified(const StepJob& job, std::size_t decode, std::span<const float> logits,
+                                    StepOutcome& outcome);
+  // The row's logits with everything applied that changes them: the mask of the constraint and the rules of the
+  // request. `row.logits` itself when there is nothing to change.
+  [[nodiscard]] std::span<const float> ChangedLogits(const StepJob::Draw& draw, const RowDraw& row,
+                                                     std::span<const TokenId> output);
+  [[nodiscard]] std::optional<TokenId> Choose(const StepJob::Draw& draw, const RowDraw& row,
+                                              std::span<const float> logits) const;
+  [[nodiscard]] Result<GeneratedToken> DrawOne(const StepJob::Draw& draw, const RowDraw& row, const History& history);
+  // Draws, and enters the token into history and outcome; whether it ends the sequence.
+  bool DrawInto(const StepJob::Draw& draw, const RowDraw& row, History& history, StepOutcome& outcome);
   // Log-probabilities of prompt tokens: logits of all rows of the chunks that ask for it, a few at a time, in the
-  // memory of the draws' logits, which are not needed any more.
-  [[nodiscard]] Status ScorePrompts(const StepJob& job, StepOutcome& outcome);
-  [[nodiscard]] Result<GeneratedToken> DrawOne(const StepJob::Draw& draw, std::size_t at, const History& history,
-                                               std::span<const float> logits, Position position);
+  // memory of the draws' logits, which are not needed any more. `first_prompt` is the first prompt's place in the step.
+  [[nodiscard]] Status ScorePrompts(const StepJob& job, std::size_t first_prompt, StepOutcome& outcome);
 
   LoadedModel& loaded_;
   std::vector<std::vector<std::int32_t>> tables_;  // [slots] block ids
-  int snapshot_count_;
+  ExecutorOptions options_;
+  std::unique_ptr<Drafter> drafter_;
   std::unique_ptr<model::StateStorage> snapshots_;  // one slot and one block a place
   std::unordered_map<sched::SequenceId, History> histories_;
   MaskWorker mask_worker_;
+  std::vector<Verify> verifies_;           // of the step, as plan.decode
+  std::vector<DraftAsk> asks_;             // scratch of PlanVerify
   std::vector<MaskJob> mask_jobs_;         // of the step
   std::vector<int> mask_of_;               // [draws of the step] in mask_jobs_; -1: unconstrained
   std::vector<std::uint32_t> mask_words_;  // of all of mask_jobs_
   std::vector<float> changed_;             // scratch of ChangedLogits
+  std::vector<float> draft_logits_;        // scratch of DrawVerified
 
   std::function<void()> on_done_;
   std::mutex mutex_;

@@ -101,6 +101,7 @@ Result<GenerateResult> EngineGenerator::Generate(const GenerateRequest& request)
   const std::int64_t room = max_seq_len_ - static_cast<std::int64_t>(request.prompt_ids.size()) + 1;
   ask.max_tokens = static_cast<int>(std::min<std::int64_t>(request.max_tokens, room));
   ask.stop_ids = request.stop_ids;
+  ask.constraint = request.constraint;
   ask.report_prefill = request.on_prefill != nullptr;
 
   const auto mailbox = std::make_shared<Mailbox>();
@@ -159,6 +160,7 @@ Result<std::unique_ptr<Generator>> Generator::Create(const GeneratorOptions& opt
   EngineOptions engine;
   engine.model_dir = options.model_dir;
   engine.backend = options.backend;
+  engine.isa = options.isa;
   engine.threads = options.threads;
   engine.max_seq_len = options.max_seq_len;
   engine.max_seqs = 1;

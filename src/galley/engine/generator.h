@@ -12,6 +12,7 @@
 
 #include "galley/base/error.h"
 #include "galley/base/strong_id.h"
+#include "galley/engine/constraint.h"
 #include "galley/model/config.h"
 
 namespace galley::text {
@@ -43,6 +44,7 @@ struct GeneratedToken {
   TokenId id;
   float logprob = 0;                       // meaningful when SamplingParams::top_logprobs >= 0
   std::vector<TokenLogprob> alternatives;  // most likely first
+  bool from_draft = false;                 // an accepted draft; of an engine that speculates
 };
 
 enum class FinishReason { kStop, kLength, kCancelled };
@@ -52,6 +54,7 @@ struct GenerateRequest {
   SamplingParams sampling;
   int max_tokens = 256;
   std::vector<TokenId> stop_ids;  // the end-of-sentence id, usually; a stop id is reported but ends the sequence
+  std::shared_ptr<const TokenConstraint> constraint = {};  // in its start state; see constraint.h
   // Called after each prefill chunk with rows done and rows in all.
   std::function<void(std::int64_t done, std::int64_t total)> on_prefill;
   // Called for each token, the stop id included; returning false ends generation with kStop (a stop string was found).
@@ -78,6 +81,7 @@ struct GeneratorOptions {
   int decoder_keep = 0;          // decoder truncation: prompt rows that run layers of the decoder; 0: all rows
   std::int64_t max_seq_len = 0;  // 0: what the config states
   std::string backend = "ref";
+  std::string isa = "auto";  // instruction set of the cpu backend
 };
 
 class Generator {

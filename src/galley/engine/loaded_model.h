@@ -28,7 +28,7 @@ struct LoadOptions {
   int sequences_max = 1;          // of one step; as many slots are made
   int blocks = 0;                 // history blocks; 0: enough for every slot at full length
   bool drafts = false;            // model::ModelOptions::drafts
-  model::RewindRows rewind = {};  // rows that snapshots restart before their position
+  model::RewindRows rewind = {};  // model::StateLayout::Make
   int window_places = 0;          // model::ModelOptions::window_places
   std::int64_t max_seq_len = 0;   // 0: what the config states, or 8192 when it states nothing
   std::int64_t longest = 0;       // no sequence will be longer, so memory for more is not taken; 0: not known
@@ -45,9 +45,6 @@ struct Sizing {
 };
 // Pure. Errors: kInvalidArgument naming option, value and limit.
 [[nodiscard]] Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config);
-
-struct EngineOptions;
-[[nodiscard]] LoadOptions LoadOptionsFor(const EngineOptions& options, const model::Config& config);
 
 class LoadedModel {
  public:

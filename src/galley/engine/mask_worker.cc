@@ -13,6 +13,26 @@ void ApplyMask(std::span<const std::uint32_t> mask, std::span<float> logits) {
   }
 }
 
+namespace {
+
+// Looks past the drafts one by one and leaves the constraint as it was.
+void FillMasks(MaskJob& job) {
+  const std::size_t words = job.masks.size() / (1 + job.drafts.size());
+  int accepted = 0;
+  for (job.filled = 0;;) {
+    const auto at = static_cast<std::size_t>(job.filled);
+    job.status = job.constraint->FillMask(job.masks.subspan(at * words, words));
+    if (!job.status) break;
+    ++job.filled;
+    if (at == job.drafts.size() || !job.constraint->Accept(job.drafts[at])) break;
+    ++accepted;
+    if (job.constraint->IsComplete()) break;  // the draft would end the sequence
+  }
+  if (accepted > 0) job.constraint->Rollback(accepted);
+}
+
+}  // namespace
+
 MaskWorker::MaskWorker() : thread_([this] { Loop(); }) {}
 
 MaskWorker::~MaskWorker() {
@@ -46,7 +66,7 @@ void MaskWorker::Loop() {
     if (jobs_.empty()) return;
     const std::span<MaskJob> jobs = jobs_;
     lock.unlock();
-    for (MaskJob& job : jobs) job.status = job.constraint->FillMask(job.mask);
+    for (MaskJob& job : jobs) FillMasks(job);
     lock.lock();
     jobs_ = {};
     changed_.notify_all();

@@ -14,8 +14,12 @@ namespace galley::engine {
 
 struct MaskJob {
   TokenConstraint* constraint = nullptr;
-  std::span<std::uint32_t> mask;
-  Status status;  // of FillMask
+  std::span<const TokenId> drafts;  // that the step verifies
+  // One mask after the other: for the next token, then for the one behind each draft. Behind a draft that may not come
+  // they are not filled.
+  std::span<std::uint32_t> masks;
+  int filled = 0;  // masks that are there
+  Status status;   // of FillMask for the one after those
 };
 
 class MaskWorker {

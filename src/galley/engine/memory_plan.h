@@ -11,6 +11,7 @@
 #include "galley/base/error.h"
 #include "galley/model/config.h"
 #include "galley/model/dsv4/model.h"
+#include "galley/model/dsv4/state.h"
 
 namespace galley::engine {
 
@@ -19,7 +20,7 @@ struct MemoryOptions {
   int blocks = 0;
   int slots = 0;
   int snapshots = 0;
-  model::RewindRows rewind = {};
+  model::RewindRows rewind = {};  // deepens slots and snapshots
 };
 
 enum class MemoryKind {

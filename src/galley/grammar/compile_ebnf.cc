@@ -528,20 +528,27 @@ class Emitter {
     return e.kind == Expr::Kind::kConcat ? Regex::Concat(std::move(parts)) : Regex::Alternate(std::move(parts));
   }
 
-  NodeId Lexeme(std::vector<Regex> parts, NodeId next) {
-    std::vector<Regex> one;
-    one.push_back(Regex::Concat(std::move(parts)));
-    auto dfa = CharDfa::Create(std::move(one), CharDfa::Mode::kFull, program_.limits());
-    if (!dfa) {
-      if (ok()) error_ = std::move(dfa.error());
-      return end_;
+  // A node for the lexeme of expressions first[0] … first[count - 1] in a row, or (count 0) of the regular alternatives
+  // of *first. A repeat emits its operand many times: the copies share one machine.
+  template <typename Parts>
+  NodeId Lexeme(const Expr* first, std::size_t count, const Parts& parts, NodeId next) {
+    const auto [known, fresh] = machines_.try_emplace({first, count}, 0);
+    if (fresh) {
+      std::vector<Regex> one;
+      one.push_back(parts());
+      auto dfa = CharDfa::Create(std::move(one), CharDfa::Mode::kFull, program_.limits());
+      if (!dfa) {
+        if (ok()) error_ = std::move(dfa.error());
+        return end_;
+      }
+      TextSpec spec;
+      spec.parts.push_back({std::move(*dfa), TextSpec::Sense::kMust});
+      known->second = program_.AddMachine(
+          std::make_unique<StringMachine>(std::move(spec), StringMachine::Form::kRaw, program_.limits()));
     }
-    TextSpec spec;
-    spec.parts.push_back({std::move(*dfa), TextSpec::Sense::kMust});
-    auto machine = std::make_unique<StringMachine>(std::move(spec), StringMachine::Form::kRaw, program_.limits());
     Node node;
     node.kind = Node::Kind::kLexeme;
-    node.machine = program_.AddMachine(std::move(machine));
+    node.machine = known->second;
     node.next = next;
     return program_.AddNode(std::move(node));
   }
@@ -561,11 +568,9 @@ class Emitter {
            fmt::format("grammar unrolls to more than {} nodes; shorten its repeats", program_.limits().nfa_states_max));
       return end_;
     }
-    if (Size(e)) {
-      std::vector<Regex> parts;
-      parts.push_back(ToRegex(e));
-      return Lexeme(std::move(parts), next);
-    }
+    if (Size(e))
+      return Lexeme(
+          &e, 1, [&] { return ToRegex(e); }, next);
     switch (e.kind) {
       case Expr::Kind::kConcat:
         return EmitConcat(e, next);
@@ -602,29 +607,35 @@ class Emitter {
         next = Emit(e.children[--end], next);
         continue;
       }
-      std::vector<Regex> parts;
-      for (std::size_t i = begin; i < end; ++i) parts.push_back(ToRegex(e.children[i]));
-      next = Lexeme(std::move(parts), next);
+      const auto parts = [&] {
+        std::vector<Regex> out;
+        for (std::size_t i = begin; i < end; ++i) out.push_back(ToRegex(e.children[i]));
+        return Regex::Concat(std::move(out));
+      };
+      next = Lexeme(&e.children[begin], end - begin, parts, next);
       end = begin;
     }
     return next;
   }
 
   NodeId EmitAlternate(const Expr& e, NodeId next) {
-    std::vector<Regex> regular;
     std::vector<NodeId> outs;
+    bool regular = false;
     for (const Expr& child : e.children) {
       if (Size(child)) {
-        regular.push_back(ToRegex(child));
+        regular = true;
       } else {
         outs.push_back(Emit(child, next));
       }
     }
-    if (!regular.empty()) {
-      std::vector<Regex> one;
-      one.push_back(Regex::Alternate(std::move(regular)));
-      outs.push_back(Lexeme(std::move(one), next));
-    }
+    const auto alternatives = [&] {
+      std::vector<Regex> out;
+      for (const Expr& child : e.children) {
+        if (Size(child)) out.push_back(ToRegex(child));
+      }
+      return Regex::Alternate(std::move(out));
+    };
+    if (regular) outs.push_back(Lexeme(&e, 0, alternatives, next));
     return Split(std::move(outs));
   }
 
@@ -651,6 +662,7 @@ class Emitter {
   std::vector<bool> regular_;
   std::vector<std::uint64_t> sizes_;
   std::vector<RuleId> rule_ids_;
+  std::map<std::pair<const Expr*, std::size_t>, std::uint32_t> machines_;
   NodeId end_ = 0;
   std::optional<CompileError> error_;
 };

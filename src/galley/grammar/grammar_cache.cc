@@ -19,7 +19,7 @@ std::string GrammarCache::KeyOf(std::string_view kind, const JsonValue& spec, co
 std::size_t GrammarCache::BytesOf(const Entry& entry) {
   std::size_t out = sizeof(Entry) + 2 * entry.key.size();
   if (!entry.result) return out + entry.result.error().message.size();
-  return out + entry.result->program->bytes();
+  return out + entry.result->program->noted_bytes();
 }
 
 void GrammarCache::Shrink() {
@@ -49,6 +49,7 @@ std::optional<Compiled<Grammar>> GrammarCache::Find(std::string_view key) {
 
 void GrammarCache::Put(std::string key, Compiled<Grammar> result) {
   if (index_.find(key) != index_.end()) return;
+  if (result) result->program->NoteBytes();
   entries_.push_front({std::move(key), std::move(result), 0});
   index_.emplace(entries_.front().key, entries_.begin());
   Shrink();

@@ -29,6 +29,7 @@ class GrammarCache {
                                          const std::vector<Marker>& markers, const CompileOptions& options,
                                          const Vocabulary* vocabulary);
   [[nodiscard]] std::optional<Compiled<Grammar>> Find(std::string_view key);
+  // The grammar must not be in use yet by another thread.
   void Put(std::string key, Compiled<Grammar> result);
 
   struct Stats {

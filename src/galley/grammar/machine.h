@@ -44,10 +44,14 @@ class Machine {
   // Nothing can follow in this lexeme.
   [[nodiscard]] bool final(State state) const { return final_[state]; }
   [[nodiscard]] virtual std::optional<PlainBody> plain_body(State) const { return std::nullopt; }
-  // Alphabets of which every text leads from a state of a string body to one and the same state.
-  // a-z; ASCII letters; those and blanks; those and all beyond ASCII.
-  enum class Loops { kNone, kLower, kLetters, kBlanks, kWords };
-  [[nodiscard]] virtual Loops loops(State) { return Loops::kNone; }
+  // Alphabets of strings: a-z; ASCII letters; those and blanks; those and all beyond ASCII.
+  enum class Alphabet : std::uint8_t { kLower, kLetters, kBlanks, kWords };
+  static constexpr std::size_t kAlphabets = 4;
+  // The largest alphabet of which every text of up to `lengths[alphabet]` characters stays inside a string body. May
+  // miss some.
+  [[nodiscard]] virtual std::optional<Alphabet> stays(State, const std::array<std::uint32_t, kAlphabets>&) {
+    return std::nullopt;
+  }
   // False where plain_body() never answers.
   [[nodiscard]] virtual bool has_plain_body() const { return false; }
   // A limit was reached while building; the machine's answers can no longer be trusted.

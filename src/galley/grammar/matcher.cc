@@ -87,6 +87,18 @@ bool Matcher::can_stop() {
   return session_->states.state(history_.back()).complete;
 }
 
+bool Matcher::must_stop() {
+  ParseStates& states = session_->states;
+  const Id id = history_.back();
+  if (terminated_) return true;
+  if (!states.state(id).complete || !states.state(id).tokens.empty()) return false;
+  if (states.state(id).lexemes.empty()) return true;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    if (states.Step(id, static_cast<std::uint8_t>(byte)) != ParseStates::kDead) return false;
+  }
+  return true;
+}
+
 void Matcher::CompactIfLarge() {
   if (session_.use_count() > 1 || session_->states.bytes() < grammar_.program->limits().matcher_bytes_max) return;
   history_ = session_->states.Compact(history_);

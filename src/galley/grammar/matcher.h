@@ -47,6 +47,8 @@ class Matcher {
                                   std::span<MaskWord> out);
 
   [[nodiscard]] bool can_stop();
+  // The text is complete and nothing may follow but an end token, or has ended.
+  [[nodiscard]] bool must_stop();
   [[nodiscard]] bool terminated() const { return terminated_; }
   [[nodiscard]] std::size_t tokens() const { return history_.size() - 1; }
   // Text that every completion goes on with; empty where there is a choice, or where the text may end.

@@ -9,6 +9,7 @@ namespace {
 
 // Masks of lexeme states are dropped and rebuilt beyond this; a mask in use is never held across a call.
 constexpr std::size_t kMaskCacheBytes = 4u << 20;
+constexpr std::size_t kNotedEvery = std::size_t{64} << 10;
 
 }  // namespace
 
@@ -66,26 +67,12 @@ std::size_t Program::bytes() const {
 namespace {
 
 // Walks a lexeme over the trie of tokens. Three things make this short: dead branches are left at once; below a node
-// behind which only a closing quote matters, all is known; and where letters leave the lexeme in its state, tokens of
+// behind which only a closing quote matters, all is known; and where letters cannot leave the lexeme, tokens of
 // letters are known too and only the trie of the others is walked.
 LexemeMask ComputeMask(Machine& lexeme, Machine::State start, const Vocabulary& vocabulary, bool keep_leaf_exits) {
-  const Machine::Loops loops = lexeme.label(start) == Machine::kNoLabel ? lexeme.loops(start) : Machine::Loops::kNone;
   const Vocabulary::Slice* slice = nullptr;
-  switch (loops) {
-    case Machine::Loops::kNone:
-      break;
-    case Machine::Loops::kLower:
-      slice = &vocabulary.lower();
-      break;
-    case Machine::Loops::kLetters:
-      slice = &vocabulary.letters();
-      break;
-    case Machine::Loops::kBlanks:
-      slice = &vocabulary.blanks();
-      break;
-    case Machine::Loops::kWords:
-      slice = &vocabulary.words();
-      break;
+  if (lexeme.label(start) == Machine::kNoLabel) {
+    if (const auto alphabet = lexeme.stays(start, vocabulary.slice_lengths())) slice = &vocabulary.slice(*alphabet);
   }
   const TokenTrie& trie = slice != nullptr ? slice->others : vocabulary.trie();
   const Vocabulary::PlainStrings& plain = vocabulary.plain_strings();
@@ -164,9 +151,13 @@ const LexemeMask& Program::MaskOf(std::uint32_t machine_index, Machine::State st
   mask.exits.shrink_to_fit();
   if (mask_bytes_ > kMaskCacheBytes) {
     masks_.clear();
-    mask_bytes_ = 0;
+    mask_bytes_ = mask_bytes_noted_ = 0;
   }
   mask_bytes_ += mask.bytes();
+  if (mask_bytes_ > mask_bytes_noted_ + kNotedEvery) {
+    mask_bytes_noted_ = mask_bytes_;
+    NoteBytes();
+  }
   return masks_.emplace(key, std::move(mask)).first->second;
 }
 

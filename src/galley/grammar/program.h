@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A compiled grammar: rules whose nodes are lexemes, calls and token edges, plus objects and arrays whose next node
 // depends on what they have seen so far. Front ends build it, parse states run it. Lexemes and their masks are filled
-// in while it runs, under `mutex()`; everything else is immutable once built.
+// in while it runs, by one thread at a time; everything else is immutable once built.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -145,6 +146,9 @@ class Program {
                                          bool keep_leaf_exits);
   [[nodiscard]] bool overflowed() const;
   [[nodiscard]] std::size_t bytes() const;
+  // bytes() as last written down, for a cache that must not look at a program that another thread runs.
+  [[nodiscard]] std::size_t noted_bytes() const { return noted_bytes_.load(std::memory_order_relaxed); }
+  void NoteBytes() { noted_bytes_.store(bytes(), std::memory_order_relaxed); }
 
  private:
   Limits limits_;
@@ -157,6 +161,8 @@ class Program {
   RuleId root_ = 0;
   std::unordered_map<std::uint64_t, LexemeMask> masks_;
   std::size_t mask_bytes_ = 0;
+  std::size_t mask_bytes_noted_ = 0;
+  std::atomic<std::size_t> noted_bytes_ = 0;
 };
 
 }  // namespace galley::grammar

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "galley/grammar/string_machine.h"
 
+#include <algorithm>
 #include <array>
 
 #include "galley/base/rng.h"
@@ -73,21 +74,55 @@ std::optional<Machine::PlainBody> StringMachine::plain_body(State state) const {
                    spec.length_max == kUnbounded ? kUnbounded : spec.length_max - count, label};
 }
 
-Machine::Loops StringMachine::loops(State state) {
-  if (form_ == Form::kRaw || places_[state].mode != Mode::kBody) return Loops::kNone;
-  const TextAutomaton::State text = places_[state].text;
-  TextAutomaton::State target = TextAutomaton::kDead;
-  if (!text_.Uniform(text, 'a', 'z', target) || target == TextAutomaton::kDead) return Loops::kNone;
-  // From here and from there, all of the range leads there.
-  const auto leads = [&](std::uint32_t first, std::uint32_t last) {
-    TextAutomaton::State one = TextAutomaton::kDead, two = TextAutomaton::kDead;
-    return text_.Uniform(text, first, last, one) && text_.Uniform(target, first, last, two) && one == target &&
-           two == target;
+std::uint32_t StringMachine::Chain(TextAutomaton::State text, Alphabet alphabet, std::uint32_t enough) {
+  struct Range {
+    std::uint32_t first;
+    std::uint32_t last;
   };
-  if (!leads('a', 'z')) return Loops::kNone;
-  if (!leads('A', 'Z')) return Loops::kLower;
-  if (!leads(' ', ' ')) return Loops::kLetters;
-  return leads(0x80, kCodePointMax) ? Loops::kWords : Loops::kBlanks;
+  static constexpr std::array kRanges = {Range{'a', 'z'}, Range{'A', 'Z'}, Range{' ', ' '}, Range{0x80, kCodePointMax}};
+  // Where all characters lead to one state, and from there again: a chain, or a loop when a state comes twice.
+  const auto next = [&](TextAutomaton::State from) {
+    TextAutomaton::State target = TextAutomaton::kDead, other = TextAutomaton::kDead;
+    for (std::size_t i = 0; i <= static_cast<std::size_t>(alphabet); ++i) {
+      if (!text_.Uniform(from, kRanges[i].first, kRanges[i].last, i == 0 ? target : other)) return TextAutomaton::kDead;
+      if (i > 0 && other != target) return TextAutomaton::kDead;
+    }
+    return target;
+  };
+  std::vector<std::uint32_t>& known = chains_[static_cast<std::size_t>(alphabet)];
+  const auto length_of = [&](TextAutomaton::State state) { return state < known.size() ? known[state] : 0; };
+  std::vector<TextAutomaton::State> path;
+  std::uint32_t length = 0;  // behind the last of the path
+  for (TextAutomaton::State at = text; path.size() < enough; at = path.back()) {
+    if (length_of(at) != 0) {
+      length = length_of(at) - 1;
+      break;
+    }
+    const TextAutomaton::State to = next(at);
+    if (to == TextAutomaton::kDead) break;
+    if (to == at) {
+      length = enough;
+      break;
+    }
+    path.push_back(to);
+  }
+  const std::uint32_t total = std::min<std::uint32_t>(length + static_cast<std::uint32_t>(path.size()), enough);
+  if (known.size() <= text) known.resize(text + 64u, 0);
+  known[text] = total + 1;
+  return total;
+}
+
+std::optional<Machine::Alphabet> StringMachine::stays(State state,
+                                                      const std::array<std::uint32_t, kAlphabets>& lengths) {
+  if (form_ == Form::kRaw || places_[state].mode != Mode::kBody) return std::nullopt;
+  // Each alphabet holds the one before, so the first that fails is the last to ask.
+  std::optional<Alphabet> out;
+  for (std::size_t i = 0; i < kAlphabets; ++i) {
+    const auto alphabet = static_cast<Alphabet>(i);
+    if (Chain(places_[state].text, alphabet, lengths[i]) < lengths[i]) break;
+    out = alphabet;
+  }
+  return out;
 }
 
 // `first` is the lowest code point that the sequence may still become; `left` continuation bytes follow, of which the

@@ -3,6 +3,7 @@
 // its characters (two-letter escapes, \uXXXX, surrogate pairs; lone surrogates never). Used by the grammar's thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <unordered_map>
 #include <vector>
@@ -22,7 +23,8 @@ class StringMachine final : public Machine {
   [[nodiscard]] State Start(std::uint32_t context) override;
   [[nodiscard]] std::optional<PlainBody> plain_body(State state) const override;
   [[nodiscard]] bool has_plain_body() const override { return form_ == Form::kJson; }
-  [[nodiscard]] Loops loops(State state) override;
+  [[nodiscard]] std::optional<Alphabet> stays(State state,
+                                              const std::array<std::uint32_t, kAlphabets>& lengths) override;
   [[nodiscard]] bool overflowed() const override { return text_.overflowed() || overflowed_; }
   [[nodiscard]] std::size_t bytes() const override { return bytes_ + text_.bytes(); }
   [[nodiscard]] TextAutomaton& text() { return text_; }
@@ -59,8 +61,12 @@ class StringMachine final : public Machine {
   State HexStep(const Place& place, std::uint8_t byte);
   State EscapeStep(const Place& place, std::uint8_t byte);
 
+  // How many characters of an alphabet may follow text state `text`, whichever they are; at most `enough`.
+  std::uint32_t Chain(TextAutomaton::State text, Alphabet alphabet, std::uint32_t enough);
+
   TextAutomaton text_;
   Form form_;
+  std::array<std::vector<std::uint32_t>, kAlphabets> chains_;  // by text state; 0 where not known
   std::uint32_t states_max_;
   std::vector<Place> places_;
   std::unordered_map<std::uint64_t, std::vector<State>> ids_;

@@ -102,6 +102,12 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::Create(VocabularyOptions o
   return std::shared_ptr<const Vocabulary>(std::move(out));
 }
 
+std::array<std::uint32_t, Machine::kAlphabets> Vocabulary::slice_lengths() const {
+  std::array<std::uint32_t, Machine::kAlphabets> out{};
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = slices_[i].length_max;
+  return out;
+}
+
 bool Vocabulary::is_end(std::uint32_t token) const {
   return std::find(options_.ends.begin(), options_.ends.end(), token) != options_.ends.end();
 }
@@ -181,6 +187,7 @@ void Vocabulary::FillSlice(bool (*simple)(std::uint32_t code_point), Slice& slic
     for (const std::uint32_t token : tokens) {
       if (inside) {
         SetBit(slice.inside, token);
+        slice.length_max = std::max(slice.length_max, static_cast<std::uint32_t>(decoded.size()));
       } else {
         others.push_back({bytes, token});
       }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "galley/base/error.h"
+#include "galley/grammar/machine.h"
 
 namespace galley::grammar {
 
@@ -93,6 +94,7 @@ class Vocabulary {
     std::vector<MaskWord> inside;
     TokenTrie others;
     std::vector<std::uint32_t> main_node;  // node of `others` → node of trie()
+    std::uint32_t length_max = 0;          // characters of the longest token inside
   };
 
   // Errors: kInvalidArgument for ids out of range.
@@ -106,11 +108,11 @@ class Vocabulary {
   [[nodiscard]] std::string_view bytes(std::uint32_t token) const { return options_.tokens[token]; }
   [[nodiscard]] const TokenTrie& trie() const { return trie_; }
   [[nodiscard]] const PlainStrings& plain_strings() const { return plain_; }
-  // Slices of a-z; of ASCII letters; of those and blanks; of those and whole characters beyond ASCII.
-  [[nodiscard]] const Slice& lower() const { return slices_[0]; }
-  [[nodiscard]] const Slice& letters() const { return slices_[1]; }
-  [[nodiscard]] const Slice& blanks() const { return slices_[2]; }
-  [[nodiscard]] const Slice& words() const { return slices_[3]; }
+  [[nodiscard]] const Slice& slice(Machine::Alphabet alphabet) const {
+    return slices_[static_cast<std::size_t>(alphabet)];
+  }
+  // Characters of the longest token of each slice.
+  [[nodiscard]] std::array<std::uint32_t, Machine::kAlphabets> slice_lengths() const;
   // Longest-match tokens of `text`, for forced text. Empty when some byte has no token.
   [[nodiscard]] std::vector<std::uint32_t> Greedy(std::string_view text) const;
 
@@ -123,7 +125,7 @@ class Vocabulary {
   std::vector<bool> special_;
   TokenTrie trie_;
   PlainStrings plain_;
-  std::array<Slice, 4> slices_;
+  std::array<Slice, Machine::kAlphabets> slices_;
 };
 
 }  // namespace galley::grammar

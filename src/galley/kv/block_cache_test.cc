@@ -183,6 +183,36 @@ TEST(BlockCache, ShortAndUnknownPromptsSayWhy) {
   EXPECT_EQ(Label(HitLimit::kShareTimeout), "share_timeout");
 }
 
+// After any evictions a key that is listed is backed by the very tokens that it stands for, and a chain that is cut
+// says so: nothing is listed whose content is gone.
+TEST(BlockCache, K12_WhatIsListedAfterEvictionsIsThere) {
+  const std::uint32_t seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  BlockCache cache(20);
+  int evicted = 0;
+  for (int round = 0; round < 500; ++round) {
+    RunAndRelease(cache, Prompt(1 + static_cast<int>(random() % 1000), static_cast<int>(random() % 600),
+                                static_cast<int>(random() % 6)));
+    for (int id = 0; id < 6; ++id) {
+      const std::vector<TokenId> tokens = Prompt(1000, 256, id);
+      const KeyChain chain = MakeKeyChain(Root(), tokens);
+      const int listed = cache.Probe(chain, tokens);
+      Hit hit = cache.Lookup(chain, tokens);
+      ASSERT_EQ(static_cast<int>(hit.blocks.size()), listed);
+      for (const BlockRef& block : hit.blocks) ASSERT_TRUE(cache.published(block.id()));
+      if (listed < 7) {
+        ASSERT_NE(hit.limit, HitLimit::kNone);
+        evicted += hit.limit == HitLimit::kEvicted ? 1 : 0;
+      }
+      ReleaseTail(hit.blocks);
+    }
+    cache.CheckInvariants();
+  }
+  EXPECT_GT(evicted, 0);
+  EXPECT_GT(cache.evictions(), 100);
+}
+
 // Two long requests in turn, both fitting the pool: the first still hits whole.
 TEST(BlockCache, K23_TwoLongRequestsInTurnBothStayCached) {
   constexpr int kBlocks = 8192;  // 1,048,576 tokens each

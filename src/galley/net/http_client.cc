@@ -53,7 +53,7 @@ class Wire {
       if (tls_->ready()) break;
       ASSIGN_OR_RETURN(const std::string bytes, ReadRaw(deadline));
       if (bytes.empty()) return Err(ErrorCode::kUnavailable, "the server closed during the TLS handshake");
-      const Status received = tls_->Receive(bytes);
+      Status received = tls_->Receive(bytes);
       if (!received) {
         (void)WriteRaw(tls_->TakeWire(), deadline);
         return received;

@@ -67,7 +67,7 @@ TEST(HttpServer, AClientThatGoesAwayIsNoticedAtOnce) {
     const auto begin = std::chrono::steady_clock::now();
     client.reset();
     ASSERT_EQ(gone.get_future().wait_for(5s), std::future_status::ready);
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);  // milliseconds when the machine is idle
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 2s);  // milliseconds when the machine is idle
     EXPECT_TRUE(reply->closed());
     EXPECT_FALSE(reply->Write("more"));
     bool at_once = false;

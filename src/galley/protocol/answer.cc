@@ -97,6 +97,10 @@ std::vector<AnswerEvent> Answer::Push(OutputPiece piece) {
   std::vector<OutputEvent> events;
   parser_.Push(std::move(piece), events);
   Write(events, out);
+  if (!parser_.done() && options_.calls_max > 0 && calls_ >= options_.calls_max) {
+    events.clear();
+    parser_.End(std::nullopt, events);  // whatever came behind the last call has no place in the answer
+  }
   if (parser_.done()) EndOnce(0, out);
   return out;
 }
@@ -134,6 +138,7 @@ void Answer::StartOnce(std::vector<AnswerEvent>& out) {
 void Answer::Write(std::vector<OutputEvent>& events, std::vector<AnswerEvent>& out) {
   for (const OutputEvent& event : events) {
     if (event.kind == OutputKind::kReasoning) reasoning_ += event.text;
+    if (event.kind == OutputKind::kCallStart && options_.calls_max > 0 && ++calls_ > options_.calls_max) return;
     writer_->Event(event, out);
   }
 }

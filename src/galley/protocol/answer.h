@@ -27,6 +27,7 @@ struct AnswerOptions {
   std::string id;              // of the response
   std::string model;           // as the answer names it
   std::int64_t created_s = 0;  // Unix time
+  int calls_max = 0;           // the answer ends after as many tool calls; 0: no limit
   int choice_index = 0;        // Chat and Completions: which of several answers this is
   // The id of the n-th call; `no_thinking` marks a call that the model made without thinking where it should have.
   // Required when the request has tools: see SeededCallIds.
@@ -112,6 +113,7 @@ class Answer {
   AnswerUsage usage_;
   bool started_ = false;
   bool ended_ = false;
+  int calls_ = 0;
   std::string reasoning_;
 };
 

@@ -343,6 +343,98 @@ TEST(CacheUse, ASnapshotAtTheEndOfTheOutputServesTheNextTurn) {
   rank.ExpectAllFree();
 }
 
+// The same prompt again while its blocks are being computed: only blocks whose step has ended are hit, whether the
+// second waits for the others or not.
+TEST(CacheUse, K4_BlocksBeingWrittenAreNotReadUntilTheyAreWhole) {
+  for (const TimeUs share_wait : {TimeUs{0}, TimeUs{1'000'000}}) {
+    SchedulerOptions options = TestOptions();
+    options.step_rows_max = 300;
+    options.share_wait_us = share_wait;
+    TestRank rank(options);
+    rank.Submit(0, TestPrompt(1100, 0, 0), 2);
+    rank.Step();                      // rows 0 to 299: two whole blocks
+    ASSERT_NE(rank.Plan(), nullptr);  // rows 300 to 599, in flight
+    rank.Submit(1, TestPrompt(1100, 0, 0), 2);
+    rank.now += 1;
+    ASSERT_NE(rank.Plan(), nullptr);
+    if (share_wait == 0) {
+      rank.now += 1;
+      rank.Finish();
+      ASSERT_NE(rank.Plan(), nullptr);
+    } else {
+      EXPECT_FALSE(rank.started.contains(RequestId(1)));
+    }
+    while (!rank.in_flight.empty()) rank.Finish();
+    rank.RunAll();
+    const Started& second = rank.started.at(RequestId(1));
+    EXPECT_EQ(second.cached_tokens, share_wait == 0 ? 512 : 1024)
+        << share_wait;  // rows 0 to 599 had ended: four blocks
+    EXPECT_EQ(rank.tokens.at({RequestId(1), 0}).size(), 2u);
+    rank.ExpectAllFree();
+  }
+}
+
+// A prefix that is found but evicted before its request can start is a shorter hit, and its rows are computed.
+TEST(CacheUse, K18_AHitThatIsGoneWhenTheRequestStartsIsComputedAgain) {
+  SchedulerOptions options = TestOptions();
+  options.blocks = 12;
+  options.slots = 1;
+  TestRank rank(options);
+  rank.Submit(0, TestPrompt(700, 0, 0), 2);
+  rank.RunAll();
+  EXPECT_EQ(rank->cache().cached(), 5);
+  rank.Submit(1, TestPrompt(300, 0, 1), 1000);  // grows to eleven blocks, and so over the cached ones
+  rank.Step();
+  rank.Submit(2, TestPrompt(700, 0, 0), 2);  // waits for the slot, and finds five blocks meanwhile
+  rank.RunAll();
+  const Started& late = rank.started.at(RequestId(2));
+  EXPECT_LT(late.cached_tokens, 640);
+  EXPECT_EQ(late.limit, kv::HitLimit::kEvicted);
+  EXPECT_EQ(rank.rows_of.at(RequestId(2)), 700 - late.cached_tokens + late.replayed_tokens);
+  EXPECT_EQ(rank.finished.size(), 3u);
+  rank.ExpectAllFree();
+}
+
+// A whole hit is whole or waits: it is never cut to the room that there is.
+TEST(CacheUse, K20_AWholeHitIsNotCutToTheFreeSpace) {
+  SchedulerOptions options = TestOptions();
+  options.blocks = 12;
+  options.slots = 2;
+  TestRank rank(options);
+  rank.Submit(0, TestPrompt(700, 0, 0), 2);
+  rank.RunAll();
+  rank.Submit(1, TestPrompt(760, 0, 1), 60);  // six blocks, and a seventh from row 768 on
+  rank.Step();
+  rank.Submit(2, TestPrompt(700, 0, 0), 2);  // five cached blocks and one more, and one to grow into for the other
+  rank.Step();
+  EXPECT_EQ(rank.StateOf(2), "waiting");
+  rank.RunAll();
+  EXPECT_EQ(rank.started.at(RequestId(2)).cached_tokens, 640);
+  EXPECT_EQ(rank.started.at(RequestId(2)).limit, kv::HitLimit::kNone);
+  rank.ExpectAllFree();
+}
+
+// A preempted request can be cancelled like any other, before and after it is back in the queue.
+TEST(CacheUse, CancellationOfAPreemptedRequest) {
+  SchedulerOptions options = TestOptions();
+  options.blocks = 6;
+  options.slots = 3;
+  TestRank rank(options);
+  for (int i = 1; i <= 3; ++i) rank.Submit(i, TestPrompt(120, 0, i), 300);
+  int victim = 0;
+  for (int i = 0; i < 1000 && victim == 0; ++i) {
+    ASSERT_NE(rank.Plan(), nullptr);
+    for (int id = 1; id <= 3; ++id) victim = rank.StateOf(id) == "preempted" ? id : victim;
+    if (victim != 0) rank.Cancel(victim);
+    rank.Finish();
+  }
+  ASSERT_NE(victim, 0);
+  EXPECT_EQ(rank.finished.size(), 1u);
+  rank.RunAll();
+  EXPECT_EQ(rank.finished.size(), 3u);
+  rank.ExpectAllFree();
+}
+
 TEST(CacheUse, K15_TheLedgerHoldsAfterTheCacheIsCleared) {
   TestRank rank(TestOptions());
   for (int i = 0; i < 8; ++i) rank.Submit(i, TestPrompt(700, 512, i), 40);

@@ -11,14 +11,18 @@ namespace galley::sched {
 
 CostCurve::CostCurve(const Prior& prior) {
   for (int knot = 0; knot < kKnots; ++knot) {
-    us_[kv::Idx(knot)] = prior.base_us + prior.row_us * static_cast<double>((std::int64_t{1} << knot) - 1);
+    prior_us_[kv::Idx(knot)] = prior.base_us + prior.row_us * static_cast<double>(KnotRows(knot) - 1);
   }
+  us_ = prior_us_;
 }
 
 CostCurve::Place CostCurve::Locate(std::int64_t rows) {
-  const int knot = std::min(static_cast<int>(std::bit_width(static_cast<std::uint64_t>(rows))) - 1, kKnots - 2);
-  const double low = static_cast<double>(std::int64_t{1} << knot);
-  return {.knot = knot, .weight = std::min(1.0, (static_cast<double>(rows) - low) / low)};
+  if (rows < 4) return {.knot = static_cast<int>(rows) - 1, .weight = 0};
+  const int octave = static_cast<int>(std::bit_width(static_cast<std::uint64_t>(rows))) - 1;
+  const auto quarter = static_cast<int>(rows >> (octave - 2) & 3);
+  const int knot = std::min(3 + (octave - 2) * 4 + quarter, kKnots - 2);
+  const auto low = static_cast<double>(KnotRows(knot)), high = static_cast<double>(KnotRows(knot + 1));
+  return {.knot = knot, .weight = std::min(1.0, (static_cast<double>(rows) - low) / (high - low))};
 }
 
 double CostCurve::Predict(std::int64_t rows) const {
@@ -36,26 +40,57 @@ std::int64_t CostCurve::RowsWithin(double budget_us, std::int64_t most) const {
   return fits;
 }
 
-double CostCurve::Nudge(int knot, double ratio, double weight) {
-  if (weight <= 0) return 0;
+void CostCurve::Nudge(int knot, double ratio, double weight) {
+  if (weight <= 0) return;
   // The first observations replace the prior, later ones are averaged over about the last 16.
   seen_[kv::Idx(knot)] = std::min(seen_[kv::Idx(knot)] + weight, 16.0);
-  const double change = (ratio - 1) * weight / std::max(seen_[kv::Idx(knot)], 1.0);
-  us_[kv::Idx(knot)] *= 1 + change;
-  return change;
+  us_[kv::Idx(knot)] *= 1 + (ratio - 1) * weight / std::max(seen_[kv::Idx(knot)], 1.0);
+}
+
+// Of the two knots around an observation the nearer one at least counts as seen.
+bool CostCurve::Seen(int knot) const {
+  return seen_[kv::Idx(knot)] >= 0.5;
+}
+
+// A device twice as slow as the prior at the largest size seen is taken to be twice as slow at all larger ones.
+void CostCurve::PlaceUnseen() {
+  int below = -1;
+  for (int knot = 0; knot < kKnots; ++knot) {
+    if (Seen(knot)) {
+      below = knot;
+      continue;
+    }
+    int above = knot + 1;
+    while (above < kKnots && !Seen(above)) ++above;
+    const auto scaled = [&](int from) {
+      return us_[kv::Idx(from)] * prior_us_[kv::Idx(knot)] / prior_us_[kv::Idx(from)];
+    };
+    if (below >= 0 && above < kKnots) {
+      for (; knot < above; ++knot) {
+        const double part = static_cast<double>(KnotRows(knot) - KnotRows(below)) /
+                            static_cast<double>(KnotRows(above) - KnotRows(below));
+        us_[kv::Idx(knot)] = us_[kv::Idx(below)] * (1 - part) + us_[kv::Idx(above)] * part;
+      }
+      --knot;
+    } else if (below >= 0 || above < kKnots) {
+      us_[kv::Idx(knot)] = scaled(below >= 0 ? below : above);
+    }
+  }
 }
 
 void CostCurve::Observe(std::int64_t rows, double measured_us) {
   CHECK(rows > 0) << rows;
-  const double predicted = Predict(rows);
-  const double ratio = std::clamp(measured_us / predicted, 0.25, 4.0);
   const Place place = Locate(rows);
-  const double change = Nudge(place.knot, ratio, 1 - place.weight) + Nudge(place.knot + 1, ratio, place.weight);
-  // Knots without observations of their own follow those that have some: a device twice as slow as the prior at one
-  // size is taken to be twice as slow at all of them.
-  for (int knot = 0; knot < kKnots; ++knot) {
-    if (seen_[kv::Idx(knot)] <= 0) us_[kv::Idx(knot)] *= 1 + change;
-  }
+  const int nearer = place.knot + (place.weight > 0.5 ? 1 : 0);
+  // A size that was measured too long is not chosen again and would keep its price; one that was measured too short is
+  // chosen, and so put right. So once anything is known at all a measurement can raise little at once.
+  ++observations_;
+  const double highest = observations_ > 8 ? 1.5 : 4.0;
+  const double lowest = seen_[kv::Idx(nearer)] < 4 ? 0.25 : 1 / 1.5;
+  const double ratio = std::clamp(measured_us / Predict(rows), lowest, highest);
+  Nudge(place.knot, ratio, 1 - place.weight);
+  Nudge(place.knot + 1, ratio, place.weight);
+  PlaceUnseen();
   for (int knot = place.knot - 1; knot >= 0; --knot)
     us_[kv::Idx(knot)] = std::min(us_[kv::Idx(knot)], us_[kv::Idx(knot + 1)]);
   for (int knot = 1; knot < kKnots; ++knot) us_[kv::Idx(knot)] = std::max(us_[kv::Idx(knot)], us_[kv::Idx(knot - 1)]);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Learnt time of a launch as a function of its rows: knots at powers of two, linear in between, never falling. Starts
-// from a prior and follows real steps. Owned by one scheduler; times in microseconds.
+// Learnt time of a launch as a function of its rows: four knots an octave, linear in between, never falling. Starts
+// from a prior and follows real steps; knots that no step came near lie on the line between those that some did, and
+// beyond them keep the prior's proportions. Owned by one scheduler; times in microseconds.
 #pragma once
 
 #include <array>
@@ -20,22 +21,32 @@ class CostCurve {
   [[nodiscard]] double Predict(std::int64_t rows) const;
   // Most rows in [0, most] that are predicted to take no longer than `budget_us`.
   [[nodiscard]] std::int64_t RowsWithin(double budget_us, std::int64_t most) const;
-  // Requires rows > 0. A single outlier moves the curve little: a measurement counts as at most four times, and at
-  // least a quarter of, what was predicted.
+  // Requires rows > 0. A single outlier moves the curve little: a measurement counts as at most 1.5 times what was
+  // predicted (the first few: four times), and as no less than two thirds (at a new size: a quarter).
   void Observe(std::int64_t rows, double measured_us);
 
+  static constexpr int kKnots = 90;  // up to 7 * 2^21 rows
+  // 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, …
+  [[nodiscard]] static constexpr std::int64_t KnotRows(int knot) {
+    if (knot < 3) return knot + 1;
+    return (std::int64_t{4} + (knot - 3) % 4) << ((knot - 3) / 4);
+  }
+
  private:
-  static constexpr int kKnots = 24;  // up to 2^23 rows
   struct Place {
     int knot;
     double weight;  // of knot + 1
   };
   [[nodiscard]] static Place Locate(std::int64_t rows);
-  // Moves a knot towards `ratio` times its value and returns by which part of it.
-  double Nudge(int knot, double ratio, double weight);
+  // Moves a knot towards `ratio` times its value.
+  void Nudge(int knot, double ratio, double weight);
+  [[nodiscard]] bool Seen(int knot) const;
+  void PlaceUnseen();
 
+  std::array<double, kKnots> prior_us_{};
   std::array<double, kKnots> us_{};
   std::array<double, kKnots> seen_{};  // weight of observations near a knot
+  std::int64_t observations_ = 0;
 };
 
 // Decode rows run as one captured launch and prefill rows as a second, so a step costs the sum of two curves.
@@ -52,6 +63,7 @@ class StepCost {
   }
   void Observe(std::int64_t decode_rows, std::int64_t prefill_work, double measured_us);
   [[nodiscard]] const CostCurve& decode() const { return decode_; }
+  [[nodiscard]] CostCurve& decode() { return decode_; }
 
  private:
   CostCurve decode_;

@@ -220,6 +220,25 @@ TEST(Scheduler, RefusalsNameValueAndLimit) {
   rank.ExpectAllFree();
 }
 
+// Prompt tokens that wait are bounded too, but one request may always wait.
+TEST(Scheduler, AQueueOfTooManyTokensRefuses) {
+  SchedulerOptions options = TestOptions();
+  options.slots = 1;
+  options.queue_tokens_max = 500;
+  TestRank rank(options);
+  rank.Submit(0, TestPrompt(10, 0, 0), 50);
+  rank.Step();
+  rank.Submit(1, TestPrompt(600, 0, 1), 1);
+  EXPECT_TRUE(rank.finished.empty());
+  rank.Submit(2, TestPrompt(10, 0, 2), 1);
+  ASSERT_EQ(rank.finished.size(), 1u);
+  EXPECT_EQ(rank.finished[0].error.message,
+            "600 prompt tokens are waiting and 10 more exceed the limit of 500; try again "
+            "later");
+  rank.RunAll();
+  EXPECT_EQ(rank.finished.size(), 3u);
+}
+
 TEST(Scheduler, OptionsAreValidated) {
   SchedulerOptions options = TestOptions();
   options.step_rows_max = 128;

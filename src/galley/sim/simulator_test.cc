@@ -19,8 +19,8 @@ SimReport Simulated(const SimOptions& options) {
   return std::move(*report);
 }
 
-// K2, K25: whatever is shared, no output shows another session's history or a window that was not rebuilt.
-TEST(Simulator, K2_K25_FixedSeedsReachEveryMechanism) {
+// K2, K21, K25: whatever is shared, no output shows another session's history or a window that was not rebuilt.
+TEST(Simulator, K2_K21_K25_FixedSeedsReachEveryMechanism) {
   SimReport sum;
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     const SimReport report = Simulated({.seed = seed, .steps = 3000, .ranks = 1, .steps_per_world = 500});

@@ -114,6 +114,9 @@ struct Kernels {
   void (*product)(const ProductArgs&) = nullptr;
   void (*attend)(const AttendArgs&) = nullptr;
   void (*index_scores)(const IndexArgs&) = nullptr;
+  // For benchmarks: reads every byte (whole lines of 64), and runs `count` times 16 independent steps of 32 products.
+  std::uint32_t (*read_lines)(const std::byte* data, std::size_t bytes) = nullptr;
+  float (*run_dots)(std::int64_t count) = nullptr;
 
   // Vectors of n values; every one of these takes any n.
   // Sum of squares of bf16 values; sum of x[i] * w[i] with fp32 weights.

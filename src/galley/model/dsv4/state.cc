@@ -21,7 +21,7 @@ backend::HistorySlab SlabShape(const Config& config, int ratio) {
 
 StateLayout StateLayout::Make(const Config& config, RewindRows rewind) {
   StateLayout layout;
-  layout.backtrack_rows = config.dspark.n_stages > 0 ? config.dspark.block_size : 0;
+  layout.backtrack_rows = std::max(rewind.drafts, config.dspark.n_stages > 0 ? config.dspark.block_size : 0);
   layout.window_ring_rows = config.window_size + layout.backtrack_rows;
   layout.rewind = rewind;
   layout.encoder_ring_rows = layout.window_ring_rows + rewind.encoder;

@@ -18,6 +18,7 @@ namespace galley::model {
 struct RewindRows {
   int encoder = 0;
   int decoder = 0;
+  int drafts = 0;  // rejected drafts of any kind; the draft head's own depth if that is more
 };
 
 struct StateLayout {

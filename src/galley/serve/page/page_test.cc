@@ -11,7 +11,7 @@ namespace {
 
 TEST(Page, IsTheFile) {
   std::ostringstream file;
-  file << std::ifstream(GALLEY_SOURCE_DIR "/src/galley/serve/page/page.html").rdbuf();
+  file << std::ifstream(std::string(GALLEY_SOURCE_DIR) + "/src/galley/serve/page/page.html").rdbuf();
   EXPECT_EQ(PageHtml(), file.str());
 }
 

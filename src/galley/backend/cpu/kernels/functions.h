@@ -13,6 +13,9 @@ void MatrixProduct(const ProductArgs& a);
 void Attend(const AttendArgs& a);
 // index.cc
 void IndexScores(const IndexArgs& a);
+// measure.cc
+std::uint32_t ReadLines(const std::byte* data, std::size_t bytes);
+float RunDots(std::int64_t count);
 // rows.cc
 float SumSquares(const BFloat16* x, std::size_t n);
 float DotF32(const float* w, const BFloat16* x, std::size_t n);

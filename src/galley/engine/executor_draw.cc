@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of the executor that chooses tokens: drafts before the forward pass, draws after it.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "galley/backend/sampling.h"
+#include "galley/base/check.h"
+#include "galley/engine/executor.h"
+#include "galley/engine/logit_rules.h"
+
+namespace galley::engine {
+namespace {
+
+backend::SampleParams ParamsOf(const StepJob::Draw& draw, Position position) {
+  const SamplingParams& s = draw.context->sampling;
+  return {.temperature = static_cast<float>(s.temperature),
+          .top_k = s.top_k,
+          .top_p = static_cast<float>(s.top_p),
+          .min_p = static_cast<float>(s.min_p),
+          .seed = BranchSeed(s.seed, draw.branch),
+          .position = position};
+}
+
+}  // namespace
+
+GeneratedToken Scored(std::span<const float> logits, TokenId id, int top) {
+  GeneratedToken token{.id = id, .logprob = backend::LogProbability(logits, id), .alternatives = {}};
+  for (const backend::RankedToken& ranked : backend::TopTokens(logits, top)) {
+    token.alternatives.push_back({.id = ranked.id, .logprob = ranked.logprob});
+  }
+  return token;
+}
+
+void Executor::StartHistories(const StepJob& job) {
+  for (std::size_t at = 0; at < job.draws.size(); ++at) {
+    const StepJob::Draw& draw = job.draws[at];
+    if (!draw.first) continue;
+    const auto& constraint = draw.context->constraint;
+    histories_[job.plan.draws[at]] = {
+        .output = {}, .constraint = constraint == nullptr ? nullptr : constraint->Clone(), .ended = false};
+  }
+}
+
+Status Executor::PlanVerify(const StepJob& job) {
+  verifies_.assign(job.plan.decode.size(), {});
+  asks_.clear();
+  std::vector<std::size_t> asking;
+  for (std::size_t i = 0; i < job.plan.decode.size(); ++i) {
+    const sched::SequenceRows& rows = job.plan.decode[i];
+    const StepJob::Draw& draw = job.draws[static_cast<std::size_t>(rows.first_draw)];
+    History& history = histories_[rows.sequence];
+    const std::vector<TokenId>& prompt = draw.context->prompt;
+    const auto newest = static_cast<Position>(prompt.size() + history.output.size()) - 1;
+    // A step that failed left its sequences without the token that this one goes on from. They have ended, and this step
+    // was planned before that was known.
+    if (newest < rows.begin) history.ended = true;
+    if (history.ended || newest >= rows.row_limit) continue;
+    verifies_[i] = {.tokens = {history.output.back()}, .begin = newest};
+    const auto most = static_cast<int>(std::min<Position>(rows.rows, rows.row_limit - newest)) - 1;
+    if (drafter_ == nullptr || most < 1) continue;
+    asking.push_back(i);
+    asks_.push_back({.slot = rows.slot,
+                     .newest = newest,
+                     .decoder_floor = rows.decoder_floor,
+                     .most = most,
+                     .prompt = prompt,
+                     .output = history.output,
+                     .sampling = ParamsOf(draw, 0)});
+  }
+  if (asks_.empty()) return {};
+  ASSIGN_OR_RETURN(std::vector<Proposal> proposals, drafter_->Propose(asks_));
+  for (std::size_t k = 0; k < asking.size(); ++k) {
+    Verify& verify = verifies_[asking[k]];
+    verify.tokens.insert(verify.tokens.end(), proposals[k].tokens.begin(), proposals[k].tokens.end());
+    verify.drafted = static_cast<int>(proposals[k].tokens.size());
+    verify.confidences = std::move(proposals[k].confidences);
+    if (options_.speculation.mode == SpeculationMode::kRejection) verify.draft_logits = proposals[k].logits;
+  }
+  return {};
+}
+
+model::SequenceInput Executor::DecodeInput(const sched::SequenceRows& rows, const Verify& verify) {
+  return {.slot = rows.slot,
+          .start = verify.begin,
+          .tokens = verify.tokens,
+          .blocks = tables_[static_cast<std::size_t>(rows.slot.value)],
+          .history_from = rows.write_from,
+          .encoder_floor = rows.encoder_floor,
+          .decoder_floor = rows.decoder_floor,
+          .logit_rows = static_cast<int>(verify.tokens.size())};
+}
+
+void Executor::StartMasks(const StepJob& job) {
+  const std::size_t words = MaskWords(loaded_.config().vocab_size);
+  mask_jobs_.clear();
+  mask_of_.assign(job.draws.size(), -1);
+  std::size_t masks = 0;
+  for (std::size_t at = 0; at < job.draws.size(); ++at) {
+    const History& history = histories_[job.plan.draws[at]];
+    if (history.constraint == nullptr || history.ended) continue;
+    // Draws of decoding sequences come first, in the order of plan.decode.
+    const auto drafts = at < verifies_.size() ? verifies_[at].drafts() : std::span<const TokenId>();
+    if (at < verifies_.size() && verifies_[at].tokens.empty()) continue;
+    mask_of_[at] = static_cast<int>(mask_jobs_.size());
+    mask_jobs_.push_back({.constraint = history.constraint.get(), .drafts = drafts, .masks = {}, .status = {}});
+    masks += 1 + drafts.size();
+  }
+  mask_words_.resize(std::max(mask_words_.size(), masks * words));
+  std::size_t first = 0;
+  for (MaskJob& mask : mask_jobs_) {
+    const std::size_t count = 1 + mask.drafts.size();
+    mask.masks = std::span(mask_words_).subspan(first * words, count * words);
+    first += count;
+  }
+  mask_worker_.Start(mask_jobs_);
+}
+
+Status Executor::DrawAll(const StepJob& job, const std::vector<float>& logits, StepOutcome& outcome) {
+  const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
+  outcome.done.draws.resize(job.plan.draws.size());
+  outcome.drafts.resize(job.plan.draws.size());
+  std::size_t row = 0;
+  for (std::size_t i = 0; i < job.plan.decode.size(); ++i) {
+    const std::size_t rows = verifies_[i].tokens.size();
+    RETURN_IF_ERROR(DrawVerified(job, i, std::span(logits).subspan(row * vocab, rows * vocab), outcome));
+    row += rows;
+  }
+  for (const sched::SequenceRows& rows : job.plan.prefill) {
+    if (rows.draws == 0) continue;
+    const std::span<const float> row_logits = std::span(logits).subspan(row++ * vocab, vocab);
+    for (int i = 0; i < rows.draws; ++i) {
+      const auto at = static_cast<std::size_t>(rows.first_draw + i);
+      sched::DrawResult& result = outcome.done.draws[at];
+      result = {
+          .sequence = job.plan.draws[at], .first = static_cast<int>(outcome.tokens.size()), .count = 1, .stop = false};
+      result.stop = DrawInto(job.draws[at], {.at = at, .row = 0, .position = rows.end(), .logits = row_logits},
+                             histories_.at(job.plan.draws[at]), outcome);
+    }
+  }
+  return {};
+}
+
+Status Executor::DrawVerified(const StepJob& job, std::size_t decode, std::span<const float> logits,
+                              StepOutcome& outcome) {
+  const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
+  const sched::SequenceRows& rows = job.plan.decode[decode];
+  const Verify& verify = verifies_[decode];
+  const auto at = static_cast<std::size_t>(rows.first_draw);
+  const StepJob::Draw& draw = job.draws[at];
+  History& history = histories_[rows.sequence];
+  const std::span<const TokenId> drafts = verify.drafts();
+  std::span<const float> draft_logits;
+  if (verify.draft_logits != nullptr && !drafts.empty()) {
+    draft_logits_.resize(drafts.size() * vocab);
+    RETURN_IF_ERROR(
+        loaded_.backend().CopyToHost(draft_logits_.data(), verify.draft_logits, draft_logits_.size() * sizeof(float)));
+    draft_logits = draft_logits_;
+  }
+  const double fixed = options_.speculation.fixed_accepted;
+  const bool forces = fixed >= 0 && history.constraint == nullptr;
+  const int forced = forces ? FixedAccepted(fixed, draw.context->sampling.seed, verify.begin) : 0;
+  const int first = static_cast<int>(outcome.tokens.size());
+  sched::DrawResult& result = outcome.done.draws[at];
+  result = {.sequence = rows.sequence, .first = first, .count = 0, .stop = false};
+  int accepted = 0;
+  for (std::size_t i = 0; i < verify.tokens.size(); ++i) {
+    RowDraw row{.at = at,
+                .row = i,
+                .position = verify.begin + static_cast<Position>(i) + 1,
+                .logits = logits.subspan(i * vocab, vocab)};
+    if (i < drafts.size()) {
+      row.draft = drafts[i];
+      if (!draft_logits.empty()) row.draft_logits = draft_logits.subspan(i * vocab, vocab);
+      row.forced = static_cast<int>(i) < forced;
+    }
+    result.stop = DrawInto(draw, row, history, outcome);
+    ++result.count;
+    const bool kept =
+        row.draft && outcome.tokens.back() && outcome.tokens.back()->id == *row.draft && !(forces && !row.forced);
+    if (kept) {
+      outcome.tokens.back()->from_draft = true;
+      ++accepted;
+    }
+    if (result.stop || !kept) break;
+  }
+  if (options_.speculation.on_round && !result.stop && !drafts.empty() && drafts.size() == verify.confidences.size()) {
+    options_.speculation.on_round({.confidences = verify.confidences, .accepted = accepted});
+  }
+  outcome.drafts[at] = {.drafted = verify.drafted, .verified = static_cast<int>(drafts.size()), .accepted = accepted};
+  return {};
+}
+
+bool Executor::DrawInto(const StepJob::Draw& draw, const RowDraw& row, History& history, StepOutcome& outcome) {
+  Result<GeneratedToken> token = DrawOne(draw, row, history);
+  const TokenId id = token ? token->id : 0;  // a failed draw ends its own sequence and no other
+  history.output.push_back(id);
+  const std::vector<TokenId>& stops = draw.context->stop_ids;
+  const bool complete = history.constraint != nullptr && history.constraint->IsComplete();
+  history.ended = !token || complete || std::find(stops.begin(), stops.end(), id) != stops.end();
+  outcome.done.token_ids.push_back(id);
+  outcome.tokens.push_back(std::move(token));
+  return history.ended;
+}
+
+std::span<const float> Executor::ChangedLogits(const StepJob::Draw& draw, const RowDraw& row,
+                                               std::span<const TokenId> output) {
+  const DrawContext& context = *draw.context;
+  const bool early = static_cast<int>(output.size()) < context.min_tokens && !context.stop_ids.empty();
+  const int mask = mask_of_[row.at];
+  if (!early && mask < 0 && context.banned_words.empty() && !HasRules(context.rules)) return row.logits;
+  changed_.assign(row.logits.begin(), row.logits.end());
+  if (mask >= 0) {
+    const std::size_t words = MaskWords(loaded_.config().vocab_size);
+    ApplyMask(mask_jobs_[static_cast<std::size_t>(mask)].masks.subspan(row.row * words, words), changed_);
+  }
+  context.banned_words.Apply(output, changed_);
+  const std::span<const TokenId> stops = early ? std::span(context.stop_ids) : std::span<const TokenId>();
+  ApplyRules(context.rules, context.prompt, output, stops, changed_);
+  return changed_;
+}
+
+std::optional<TokenId> Executor::Choose(const StepJob::Draw& draw, const RowDraw& row,
+                                        std::span<const float> logits) const {
+  const backend::SampleParams params = ParamsOf(draw, row.position);
+  if (row.forced) return row.draft;
+  if (row.draft_logits.empty()) return backend::SampleRow(logits, params);
+  const std::vector<backend::TokenChance> target = backend::SampleChances(logits, params);
+  if (target.empty()) return std::nullopt;
+  return AcceptOrRedraw(target, backend::SampleChances(row.draft_logits, params), *row.draft, params).id;
+}
+
+Result<GeneratedToken> Executor::DrawOne(const StepJob::Draw& draw, const RowDraw& row, const History& history) {
+  const SamplingParams& s = draw.context->sampling;
+  if (mask_of_[row.at] >= 0) {
+    const MaskJob& mask = mask_jobs_[static_cast<std::size_t>(mask_of_[row.at])];
+    const int wanted = static_cast<int>(row.row);
+    if (wanted == mask.filled) RETURN_IF_ERROR(mask.status);
+    CHECK(wanted < mask.filled) << "row " << wanted << " has no mask behind a draft that was drawn";
+  }
+  const std::optional<TokenId> id = Choose(draw, row, ChangedLogits(draw, row, history.output));
+  if (!id) {
+    return Err(ErrorCode::kInternal,
+               fmt::format("no token can follow position {}: every logit is minus infinity or NaN", row.position - 1));
+  }
+  if (history.constraint != nullptr && !history.constraint->Accept(*id)) {
+    return Err(ErrorCode::kInternal,
+               fmt::format("the constraint allowed token {} at position {} and then refused it", *id, row.position));
+  }
+  if (s.top_logprobs < 0) return GeneratedToken{.id = *id, .logprob = 0, .alternatives = {}};
+  return Scored(row.logits, *id, s.top_logprobs);
+}
+
+}  // namespace galley::engine

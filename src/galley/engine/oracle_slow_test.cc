@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
+#include "galley/engine/loaded_model.h"
+#include "galley/engine/oracle_for_test.h"
+#include "galley/engine/sequence.h"
+
+namespace galley::engine {
+namespace {
+
+void RunMany(const std::filesystem::path& model, const std::string& backend, int rounds) {
+  const std::uint32_t seed = std::random_device{}();
+  std::int64_t preemptions = 0, hits = 0, restores = 0, accepted = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const std::uint32_t own = seed + static_cast<std::uint32_t>(round);
+    SCOPED_TRACE(testing::Message() << "seed " << own << " on " << backend);
+    Oracle oracle({.model = model, .backend = backend, .seed = own});
+    oracle.Run();
+    if (testing::Test::HasFatalFailure()) return;
+    preemptions += oracle.preemptions();
+    hits += oracle.hits();
+    restores += oracle.restores();
+    accepted += oracle.accepted();
+  }
+  std::printf("seed %u: %lld preemptions, %lld cached tokens, %lld restores, %lld accepted drafts\n", seed,
+              static_cast<long long>(preemptions), static_cast<long long>(hits), static_cast<long long>(restores),
+              static_cast<long long>(accepted));
+  EXPECT_GT(preemptions, 0) << "blocks never ran short";
+  EXPECT_GT(hits, 0) << "nothing was shared";
+}
+
+TEST(OracleSlow, ProbeOnTheReference) {
+  RunMany(kProbe, "ref", 3);
+}
+TEST(OracleSlow, NanoOnTheReference) {
+  RunMany(kNano, "ref", 2);
+}
+TEST(OracleSlow, ProbeOnTheProcessor) {
+  RunMany(kProbe, "cpu", 6);
+}
+TEST(OracleSlow, NanoOnTheProcessor) {
+  RunMany(kNano, "cpu", 6);
+}
+
+TEST(OracleSlow, SevenHundredOneRowStepsEqualOneChunk) {
+  for (const auto& model : {kProbe, kNano}) {
+    for (const std::string backend : {"ref", "cpu"}) {
+      SCOPED_TRACE(testing::Message() << model << " on " << backend);
+      auto loaded = LoadedModel::Load(
+          {.model_dir = model, .backend = backend, .rows_max = 700, .logit_rows_max = 700, .longest = 768});
+      ASSERT_TRUE(loaded) << loaded.error().ToString();
+      const std::vector<TokenId> ids = Request(9, 700).prompt_ids;
+      std::vector<float> whole, rows;
+      {
+        Sequence sequence(*loaded);
+        whole = *sequence.Append(ids, 700);
+      }
+      Sequence sequence(*loaded);
+      for (const TokenId& id : ids) {
+        const std::vector<float> row = *sequence.Append({&id, 1}, 1);
+        rows.insert(rows.end(), row.begin(), row.end());
+      }
+      ASSERT_EQ(rows.size(), whole.size());
+      EXPECT_EQ(std::memcmp(rows.data(), whole.data(), rows.size() * sizeof(float)), 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace galley::engine

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/engine/speculation.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "galley/base/check.h"
+#include "galley/engine/loaded_model.h"
+
+namespace galley::engine {
+namespace {
+
+constexpr std::pair<std::string_view, SpeculationMode> kModes[] = {
+    {"auto", SpeculationMode::kAuto},           {"off", SpeculationMode::kOff},
+    {"dspark", SpeculationMode::kDspark},       {"ngram", SpeculationMode::kNgram},
+    {"rejection", SpeculationMode::kRejection},
+};
+
+class HeadDrafter final : public Drafter {
+ public:
+  explicit HeadDrafter(LoadedModel& loaded) : loaded_(loaded) {}
+
+  [[nodiscard]] Result<std::vector<Proposal>> Propose(std::span<const DraftAsk> asks) override {
+    inputs_.clear();
+    for (const DraftAsk& ask : asks) {
+      inputs_.push_back({.slot = ask.slot,
+                         .position = ask.newest - 1,
+                         .token = ask.output.back(),
+                         .decoder_floor = ask.decoder_floor,
+                         .sampling = ask.sampling});
+    }
+    ASSIGN_OR_RETURN(std::vector<model::Draft> drafts, loaded_.model().Drafts(inputs_, loaded_.state()));
+    std::vector<Proposal> proposals(asks.size());
+    for (std::size_t i = 0; i < asks.size(); ++i) {
+      const auto count = std::min(drafts[i].tokens.size(), static_cast<std::size_t>(asks[i].most));
+      drafts[i].tokens.resize(count);
+      drafts[i].confidences.resize(count);
+      proposals[i] = {.tokens = std::move(drafts[i].tokens),
+                      .confidences = std::move(drafts[i].confidences),
+                      .logits = drafts[i].logits};
+    }
+    return proposals;
+  }
+
+ private:
+  LoadedModel& loaded_;
+  std::vector<model::DraftInput> inputs_;
+};
+
+class NgramDrafter final : public Drafter {
+ public:
+  [[nodiscard]] Result<std::vector<Proposal>> Propose(std::span<const DraftAsk> asks) override {
+    std::vector<Proposal> proposals;
+    for (const DraftAsk& ask : asks) {
+      Proposal& proposal = proposals.emplace_back();
+      proposal.tokens = LookUpContinuation(ask.prompt, ask.output, ask.most);
+      proposal.confidences.assign(proposal.tokens.size(), 0.0f);  // even chances: a match says no more
+    }
+    return proposals;
+  }
+};
+
+// Tokens of prompt and output as one sequence.
+struct Joined {
+  std::span<const TokenId> prompt, output;
+  [[nodiscard]] std::size_t size() const { return prompt.size() + output.size(); }
+  [[nodiscard]] TokenId operator[](std::size_t i) const {
+    return i < prompt.size() ? prompt[i] : output[i - prompt.size()];
+  }
+};
+
+double ChanceOf(std::span<const backend::TokenChance> chances, TokenId id) {
+  const auto found = std::lower_bound(chances.begin(), chances.end(), id,
+                                      [](const backend::TokenChance& c, TokenId wanted) { return c.id < wanted; });
+  return found != chances.end() && found->id == id ? found->probability : 0;
+}
+
+}  // namespace
+
+std::optional<SpeculationMode> SpeculationModeFor(std::string_view name) {
+  for (const auto& [known, mode] : kModes) {
+    if (known == name) return mode;
+  }
+  return std::nullopt;
+}
+
+Result<SpeculationOptions> SpeculationOptions::Resolve(const model::Config& config) const {
+  const bool head = config.dspark.n_stages > 0;
+  const int depth = head ? std::min(config.dspark.block_size, kDraftTokensMax) : kDraftTokensMax;
+  SpeculationOptions resolved = *this;
+  if (mode == SpeculationMode::kAuto) resolved.mode = head ? SpeculationMode::kDspark : SpeculationMode::kOff;
+  if (!head && (resolved.mode == SpeculationMode::kDspark || resolved.mode == SpeculationMode::kRejection)) {
+    return Err(ErrorCode::kUnsupported, "this model has no draft head; use ngram or off", "speculation");
+  }
+  if (draft_tokens < 0 || draft_tokens > depth) {
+    return Err(ErrorCode::kInvalidArgument, fmt::format("{} is outside 0 … {}", draft_tokens, depth), "draft_tokens");
+  }
+  if (!(fixed_accepted < 0 || fixed_accepted <= draft_tokens)) {  // NaN fails
+    return Err(ErrorCode::kInvalidArgument,
+               fmt::format("{} is more than the {} drafts of a step", fixed_accepted, draft_tokens), "fixed_accepted");
+  }
+  if (draft_tokens == 0) resolved.mode = SpeculationMode::kOff;
+  if (resolved.mode == SpeculationMode::kOff) resolved.draft_tokens = 0;
+  return resolved;
+}
+
+void SpeculationCounts::Add(int drafts, int verify, int accept) {
+  if (drafts == 0) return;
+  ++rounds;
+  drafted += drafts;
+  verified += verify;
+  accepted += accept;
+  for (int i = 0; i < verify; ++i) ++verified_at[static_cast<std::size_t>(i)];
+  for (int i = 0; i < accept; ++i) ++accepted_at[static_cast<std::size_t>(i)];
+}
+
+void SpeculationCounts::Add(const SpeculationCounts& other) {
+  rounds += other.rounds;
+  drafted += other.drafted;
+  verified += other.verified;
+  accepted += other.accepted;
+  for (std::size_t i = 0; i < verified_at.size(); ++i) verified_at[i] += other.verified_at[i];
+  for (std::size_t i = 0; i < accepted_at.size(); ++i) accepted_at[i] += other.accepted_at[i];
+}
+
+std::unique_ptr<Drafter> MakeDrafter(SpeculationMode mode, LoadedModel& loaded) {
+  switch (mode) {
+    case SpeculationMode::kDspark:
+    case SpeculationMode::kRejection:
+      return std::make_unique<HeadDrafter>(loaded);
+    case SpeculationMode::kNgram:
+      return std::make_unique<NgramDrafter>();
+    case SpeculationMode::kAuto:
+    case SpeculationMode::kOff:
+      break;
+  }
+  return nullptr;
+}
+
+std::vector<TokenId> LookUpContinuation(std::span<const TokenId> prompt, std::span<const TokenId> output, int most) {
+  constexpr std::size_t kLongest = 3;
+  const Joined all{prompt, output};
+  const std::size_t size = all.size(), first = size > kNgramLookBack ? size - kNgramLookBack : 0;
+  std::size_t best = 0, best_length = 0;  // one past the best occurrence
+  // From the newest on, so that of equally long matches the latest wins.
+  for (std::size_t end = size - 1; end > first && best_length < kLongest; --end) {
+    std::size_t length = 0;
+    while (length < kLongest && length < end - first && all[end - 1 - length] == all[size - 1 - length]) ++length;
+    if (length > best_length) {
+      best = end;
+      best_length = length;
+    }
+  }
+  std::vector<TokenId> tokens;
+  if (best_length == 0) return tokens;
+  // Behind the newest token the copy goes on with itself, as a loop would.
+  for (std::size_t i = best; tokens.size() < static_cast<std::size_t>(most); ++i) {
+    tokens.push_back(i < size ? all[i] : tokens[i - size]);
+  }
+  return tokens;
+}
+
+Verdict AcceptOrRedraw(std::span<const backend::TokenChance> target, std::span<const backend::TokenChance> draft,
+                       TokenId drafted, const backend::SampleParams& params) {
+  CHECK(!target.empty()) << "nothing can be drawn";
+  const double p = ChanceOf(target, drafted), q = ChanceOf(draft, drafted);
+  if (backend::AcceptNoise(params.seed, params.position) * q < p) return {.id = drafted, .accepted = true};
+  Verdict verdict{.id = target.front().id, .accepted = false};
+  double winner = -1;
+  for (const backend::TokenChance& chance : target) {
+    const double excess = chance.probability - ChanceOf(draft, chance.id);
+    if (excess <= 0) continue;
+    const double score =
+        excess / backend::SampleNoise(params.seed, params.position, chance.id, backend::NoiseStream::kResidual);
+    if (score > winner) {
+      winner = score;
+      verdict.id = chance.id;
+    }
+  }
+  return verdict;
+}
+
+int FixedAccepted(double fixed_accepted, std::uint64_t seed, Position position) {
+  const double whole = std::floor(fixed_accepted);
+  const bool one_more = backend::AcceptNoise(seed, position) < fixed_accepted - whole;
+  return static_cast<int>(whole) + (one_more ? 1 : 0);
+}
+
+}  // namespace galley::engine

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Speculative decoding: where drafts come from, and what became of them. Drafts only guess; which tokens come is
+// decided by the verify rows of the target model, so a drafter can be wrong but cannot change an output. Drafters are
+// owned by the executor and called on its thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "galley/backend/sampling.h"
+#include "galley/base/error.h"
+#include "galley/base/strong_id.h"
+#include "galley/engine/calibration.h"
+
+namespace galley::model {
+struct Config;
+}
+
+namespace galley::engine {
+
+class LoadedModel;
+
+enum class SpeculationMode {
+  kAuto,  // kDspark when the model has a draft head, else kOff
+  kOff,
+  kDspark,     // the model's own draft head; same output as kOff
+  kNgram,      // continuations of earlier occurrences of the newest tokens; same output as kOff
+  kRejection,  // draft head with classic rejection sampling: a few per cent more accepted, other tokens than kOff
+};
+// "auto", "off", …; nothing for another name.
+[[nodiscard]] std::optional<SpeculationMode> SpeculationModeFor(std::string_view name);
+
+inline constexpr int kDraftTokensMax = 5;  // what rings can take back when the model does not say
+
+struct SpeculationOptions {
+  SpeculationMode mode = SpeculationMode::kAuto;
+  int draft_tokens = kDraftTokensMax;  // most drafts a step; 0: off
+  // Not negative: as many drafts a round are taken as accepted, on average, whatever the model says. For comparing
+  // speeds; the output is then worth nothing.
+  double fixed_accepted = -1;
+  // Told of every round whose drafts were all verified, on the engine's device thread. For calibration.
+  std::function<void(DraftRound round)> on_round = {};
+
+  // What `config` makes of them: never kAuto; kOff when no drafts can come. Errors: kInvalidArgument naming the field.
+  [[nodiscard]] Result<SpeculationOptions> Resolve(const model::Config& config) const;
+};
+
+// Rounds of speculation: steps of one sequence that had drafts to verify.
+struct SpeculationCounts {
+  std::int64_t rounds = 0;
+  std::int64_t drafted = 0;
+  std::int64_t verified = 0;
+  std::int64_t accepted = 0;
+  std::array<std::int64_t, kDraftTokensMax> verified_at = {};  // by place in the draft
+  std::array<std::int64_t, kDraftTokensMax> accepted_at = {};
+
+  void Add(int drafts, int verify, int accept);
+  void Add(const SpeculationCounts& other);
+};
+
+// What a drafter is told about a sequence.
+struct DraftAsk {
+  SlotId slot;
+  Position newest = 0;  // position of the newest token, whose row has not been run
+  Position decoder_floor = 0;
+  int most = 1;  // drafts that can be verified
+  std::span<const TokenId> prompt;
+  std::span<const TokenId> output;  // at least one token
+  backend::SampleParams sampling;   // seed of the branch; the position is the drafter's business
+};
+
+struct Proposal {
+  std::vector<TokenId> tokens;     // for positions newest + 1 and on, at most `most`
+  std::vector<float> confidences;  // one for each: logit of the chance that it is accepted if those before it are
+  const float* logits = nullptr;   // [tokens][vocab_size] that they were drawn from, on the device; until the next step
+};
+
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+  // One proposal for each, in their order. Errors: kDevice.
+  [[nodiscard]] virtual Result<std::vector<Proposal>> Propose(std::span<const DraftAsk> asks) = 0;
+};
+
+// Null for kOff. `loaded` must outlive it.
+[[nodiscard]] std::unique_ptr<Drafter> MakeDrafter(SpeculationMode mode, LoadedModel& loaded);
+
+// Drafts by prompt lookup: what followed the latest earlier occurrence of the longest suffix of three, two or one
+// tokens, within the last kNgramLookBack. Pure.
+inline constexpr std::size_t kNgramLookBack = 8192;
+[[nodiscard]] std::vector<TokenId> LookUpContinuation(std::span<const TokenId> prompt, std::span<const TokenId> output,
+                                                      int most);
+
+// Classic rejection sampling of one draft: keeps it with chance min(1, target / draft), else draws from what the target
+// has in excess. The distribution of the result is the target's. Noise is that of params.seed at params.position.
+struct Verdict {
+  TokenId id = 0;
+  bool accepted = false;
+};
+[[nodiscard]] Verdict AcceptOrRedraw(std::span<const backend::TokenChance> target,
+                                     std::span<const backend::TokenChance> draft, TokenId drafted,
+                                     const backend::SampleParams& params);
+
+// Drafts that a round of `fixed_accepted` takes: its floor or ceiling, chosen by (seed, position) so that the mean is
+// it.
+[[nodiscard]] int FixedAccepted(double fixed_accepted, std::uint64_t seed, Position position);
+
+}  // namespace galley::engine

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models that work against the grammar: random logits, one that writes a blank wherever it may, one that writes a
+// quote. Whatever they do, the text stays the beginning of a valid one; where the grammar is bounded it ends.
+#include <algorithm>
+
+#include "galley/base/rng.h"
+#include "galley/grammar/test_support.h"
+
+namespace galley::grammar {
+namespace {
+
+struct Model {
+  const char* name;
+  std::string_view wants;  // bytes it prefers over all else; empty: none
+};
+constexpr Model kModels[] = {{"random", ""}, {"blanks", " \t\n\r"}, {"quotes", "\""}, {"backslashes", "\\"}};
+
+// The id the model takes: one that is made of what it wants if there is any, else a random one; it never ends the text
+// while it can go on.
+std::uint32_t Take(const Model& model, const Vocabulary& vocabulary, const std::vector<MaskWord>& mask,
+                   std::uint64_t& state) {
+  std::vector<std::uint32_t> wanted, others, ends;
+  for (std::uint32_t id = 0; id < vocabulary.size(); ++id) {
+    if ((mask[id / 64] >> (id % 64) & 1) == 0) continue;
+    const std::string_view bytes = vocabulary.bytes(id);
+    if (vocabulary.is_end(id)) {
+      ends.push_back(id);
+    } else if (!model.wants.empty() && bytes.find_first_not_of(model.wants) == std::string_view::npos) {
+      wanted.push_back(id);
+    } else {
+      others.push_back(id);
+    }
+  }
+  const std::vector<std::uint32_t>& from = !wanted.empty() ? wanted : !others.empty() ? others : ends;
+  EXPECT_FALSE(from.empty()) << "an empty mask before the end";
+  state = MixBits(state);
+  return from.empty() ? vocabulary.size() : from[state % from.size()];
+}
+
+struct Outcome {
+  bool ended = false;
+  std::string text;
+};
+
+Outcome Generate(const Grammar& grammar, const Model& model, std::size_t tokens_max, std::uint64_t seed) {
+  Matcher matcher(grammar);
+  Outcome out;
+  std::vector<MaskWord> mask(grammar.vocabulary->mask_words());
+  std::uint64_t state = seed;
+  for (std::size_t i = 0; i < tokens_max && !matcher.terminated(); ++i) {
+    matcher.FillMask(mask);
+    const std::uint32_t id = Take(model, *grammar.vocabulary, mask, state);
+    if (!matcher.Accept(id)) {
+      ADD_FAILURE() << "a token of the mask is refused after " << out.text;
+      return out;
+    }
+    out.text += grammar.vocabulary->bytes(id);
+  }
+  out.ended = matcher.terminated();
+  return out;
+}
+
+std::uint64_t Seed() {
+  const int given = ::testing::UnitTest::GetInstance()->random_seed();
+  return given == 0 ? 20261129 : static_cast<std::uint64_t>(given);
+}
+
+TEST(Adversarial, EverySchemaOfTheCasesGivesValidTextOrRunsOut) {
+  const std::uint64_t seed = Seed();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  CompileOptions options;
+  options.whitespace = Whitespace::kFlexible;
+  const auto rows = testing::ReadRows(testing::CasePath("schemas.jsonl.xz"));
+  std::size_t ended = 0;
+  for (std::size_t i = seed % 11; i < rows.size(); i += 11) {
+    const auto schema = ParseJson(rows[i].Find("schema")->text);
+    const auto grammar = CompileJsonSchema(*schema, options, testing::Vocab1k().vocabulary);
+    ASSERT_TRUE(grammar.has_value());
+    for (const Model& model : kModels) {
+      const Outcome outcome = Generate(*grammar, model, 80, seed + i);
+      const auto judgement = Matcher(*grammar).Check(outcome.text);
+      EXPECT_TRUE(judgement.prefix) << model.name << ": " << outcome.text;
+      EXPECT_TRUE(!outcome.ended || judgement.complete) << model.name << ": " << outcome.text;
+      ended += outcome.ended ? 1 : 0;
+    }
+  }
+  EXPECT_GT(ended, 0u);
+}
+
+// With nothing unbounded in it, a grammar ends by itself. Longest text of the first: five blanks' runs around its
+// brackets, colon and value of 128 bytes each, less than 700 tokens.
+TEST(Adversarial, BoundedGrammarsEndWhateverTheModelWants) {
+  const std::uint64_t seed = Seed();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  CompileOptions options;
+  options.whitespace = Whitespace::kFlexible;
+  for (const std::string_view text :
+       {R"({"type":"object","properties":{"a":{"type":"boolean"}},"required":["a"],"additionalProperties":false})",
+        R"({"type":"string","maxLength":20})", R"({"type":"array","items":{"enum":["x","y"]},"maxItems":2})",
+        R"({"type":"integer","minimum":-9,"maximum":9})"}) {
+    const auto schema = ParseJson(text);
+    const auto grammar = CompileJsonSchema(*schema, options, testing::Vocab1k().vocabulary);
+    ASSERT_TRUE(grammar.has_value());
+    for (const Model& model : kModels) {
+      // A model that avoids the end could write the zeros of 1.000… for ever: the limit cuts it off there.
+      const Outcome outcome = Generate(*grammar, model, 1200, seed);
+      const bool number = text.find("integer") != std::string_view::npos;
+      EXPECT_TRUE(outcome.ended || number) << text << " " << model.name << ": " << outcome.text;
+      EXPECT_TRUE(Matcher(*grammar).Check(outcome.text).prefix);
+    }
+  }
+}
+
+TEST(Adversarial, LimitsAreNamedAndHarmNobody) {
+  struct Case {
+    std::string_view kind;
+    std::string text;
+    std::string_view named;
+  };
+  std::string deep, wide = "{\"allOf\":[";
+  for (int i = 0; i < 300; ++i) deep += "(";
+  for (int i = 0; i < 14; ++i) {
+    wide += (i == 0 ? "" : ",") + std::string("{\"anyOf\":[{\"required\":[\"a") + std::to_string(i) +
+            "\"]},{\"required\":[\"b" + std::to_string(i) + "\"]}]}";
+  }
+  const std::vector<Case> cases = {{"regex", deep + "a" + std::string(300, ')'), "256"},
+                                   {"regex", "(?:(?:(?:a{1000}){1000}){1000}){1000}", "200000"},
+                                   {"ebnf", "root ::= ((((\"a\"{1000}){1000}){1000}){1000})", "200000"},
+                                   {"json_schema", wide + "]}", "4096"}};
+  for (const Case& test : cases) {
+    const auto grammar = testing::CompileText(test.kind, test.text);
+    ASSERT_FALSE(grammar.has_value()) << test.kind << " " << test.text.substr(0, 60);
+    EXPECT_EQ(grammar.error().code, CompileCode::kTooComplex) << grammar.error().message;
+    EXPECT_NE(grammar.error().message.find(test.named), std::string::npos) << grammar.error().message;
+  }
+}
+
+}  // namespace
+}  // namespace galley::grammar

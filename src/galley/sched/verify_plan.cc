@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/sched/verify_plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "galley/base/check.h"
+#include "galley/kv/index.h"
+
+namespace galley::sched {
+namespace {
+
+// Weight of the newest step in the average of survivals. Less means less noise where few sequences run.
+constexpr double kNewest = 0.05;
+// Weight of the newest step in the correction of the cost curve.
+constexpr double kCorrectionStep = 0.2;
+// A budget that is better by this factor is another one.
+constexpr double kChanged = 1.04;
+
+}  // namespace
+
+void ToSurvivals(std::span<float> confidences) {
+  float survival = 1;
+  for (float& confidence : confidences) {
+    survival = confidence >= 0 && confidence <= 1 ? survival * confidence : 0;
+    confidence = survival;
+  }
+}
+
+SurvivalCurve SurvivalCurve::Of(std::span<const float> survivals, int per_sequence) {
+  // Survivals in classes of 1/1024: the order within a class does not matter, and a step costs no sort.
+  constexpr int kClasses = 1024;
+  std::array<int, kClasses> count{};
+  std::array<double, kClasses> sum{};
+  for (const float survival : survivals) {
+    const auto place = kv::Idx(std::clamp(static_cast<int>(survival * kClasses), 0, kClasses - 1));
+    ++count[place];
+    sum[place] += static_cast<double>(survival);
+  }
+  SurvivalCurve curve;
+  curve.empty_ = survivals.empty();
+  const auto total = static_cast<double>(survivals.size());
+  const double sequences = total / per_sequence;
+  double drafts = 0, tokens = 0;
+  int point = 1;
+  for (std::size_t place = kClasses; place-- > 0;) {
+    if (count[place] == 0) continue;
+    const double end = drafts + count[place], mean = sum[place] / count[place];
+    for (; point <= kPoints && total * point / kPoints <= end + 1e-9; ++point) {
+      curve.gain_[kv::Idx(point)] = (tokens + (total * point / kPoints - drafts) * mean) / sequences;
+    }
+    drafts = end;
+    tokens += sum[place];
+  }
+  return curve;
+}
+
+void SurvivalCurve::Blend(const SurvivalCurve& newer, double part) {
+  if (newer.empty_) return;
+  if (empty_) part = 1;
+  empty_ = false;
+  for (std::size_t i = 0; i < gain_.size(); ++i) gain_[i] += part * (newer.gain_[i] - gain_[i]);
+}
+
+double SurvivalCurve::Gain(double part) const {
+  const double at = std::clamp(part, 0.0, 1.0) * kPoints;
+  const auto below = std::min(static_cast<int>(at), kPoints - 1);
+  const double rest = at - below;
+  return gain_[kv::Idx(below)] * (1 - rest) + gain_[kv::Idx(below + 1)] * rest;
+}
+
+double VerifyCost::Predict(std::int64_t rows, std::int64_t drafting) const {
+  return forward_->Predict(rows) * correction_ + sampler_row_us_ * static_cast<double>(rows) + draft_.Predict(drafting);
+}
+
+void VerifyCost::Observe(const Measured& measured) {
+  if (measured.rows > 0 && measured.forward_us > 0) {
+    forward_->Observe(measured.rows, measured.forward_us);
+    // The curve has taken its part already; what is left is what all sizes have in common now and had not before.
+    const double ratio = std::clamp(measured.forward_us / forward_->Predict(measured.rows), 0.8, 1.25);
+    correction_ += kCorrectionStep * (ratio - correction_);
+  }
+  if (measured.rows > 0 && measured.sampler_us > 0) {
+    const double each = measured.sampler_us / static_cast<double>(measured.rows);
+    sampler_row_us_ = sampler_seen_ ? sampler_row_us_ + 0.1 * (each - sampler_row_us_) : each;
+    sampler_seen_ = true;
+  }
+  if (measured.drafting > 0 && measured.draft_us > 0) draft_.Observe(measured.drafting, measured.draft_us);
+}
+
+VerifyBudget PlanBudget(const SurvivalCurve& curve, int sequences, int drafting, int per_sequence, int drafts_most,
+                        const VerifyCost& cost) {
+  const int all = drafting * per_sequence;
+  const int most = std::min(drafts_most, all);
+  VerifyBudget best;
+  if (curve.empty() || most < 1) return best;
+  const auto offer = [&](int drafts) {
+    const double gain = drafting * curve.Gain(static_cast<double>(drafts) / all);
+    const VerifyBudget budget{.drafts = drafts,
+                              .expected_tokens = sequences + gain,
+                              .predicted_us = cost.Predict(sequences + drafts, drafting)};
+    if (best.drafts == 0 || budget.rate() > best.rate()) best = budget;
+  };
+  // Gain and cost are linear between the points of the one and the knots of the other, so the rate has its extremes
+  // there.
+  constexpr int kFew = 64;
+  for (int drafts = 1; drafts <= std::min(kFew, most); ++drafts) offer(drafts);
+  for (int point = 1; most > kFew && point <= SurvivalCurve::kPoints; ++point) {
+    const auto drafts = static_cast<int>(std::int64_t{all} * point / SurvivalCurve::kPoints);
+    if (drafts >= 1 && drafts <= most) offer(drafts);
+  }
+  for (int knot = 0; most > kFew && knot < CostCurve::kKnots; ++knot) {
+    const std::int64_t drafts = CostCurve::KnotRows(knot) - sequences;
+    if (drafts >= 1 && drafts <= most) offer(static_cast<int>(drafts));
+  }
+  offer(most);
+  return best;
+}
+
+void ChooseRows(std::span<const float> survivals, int per_sequence, int budget, std::span<int> lengths) {
+  CHECK(survivals.size() == lengths.size() * kv::Idx(per_sequence)) << survivals.size() << " " << lengths.size();
+  std::ranges::fill(lengths, 0);
+  const auto total = static_cast<int>(survivals.size());
+  const int taken = std::clamp(budget, 0, total);
+  if (taken == 0) return;
+  // The smallest survival that is taken; ties go to the front, so that every device chooses alike.
+  std::vector<float> sorted(survivals.begin(), survivals.end());
+  std::ranges::nth_element(sorted, sorted.begin() + taken - 1, std::greater<>());
+  const float least = sorted[kv::Idx(taken - 1)];
+  int ties = taken - static_cast<int>(std::ranges::count_if(survivals, [&](float s) { return s > least; }));
+  // A sequence's survivals do not grow, so what is taken of it is its front.
+  for (int i = 0; i < total; ++i) {
+    const float survival = survivals[kv::Idx(i)];
+    if (survival > least || (survival == least && ties-- > 0)) ++lengths[kv::Idx(i / per_sequence)];
+  }
+}
+
+VerifyPlanner::VerifyPlanner(const VerifyOptions& options, CostCurve& forward)
+    : options_(options), cost_(forward, options.draft_cost), trial_gap_(options.trial_steps) {}
+
+VerifyBudget VerifyPlanner::Next(StepId step, int sequences, int drafting, int rows_most) {
+  for (Seen& seen : waiting_) {
+    if (seen.step < 0 || seen.step > step - 2) continue;
+    average_.Blend(seen.curve, std::max(kNewest, 1.0 / ++averaged_));
+    seen.step = -1;
+  }
+  const int most = std::min(rows_most - sequences, drafting * options_.drafts);
+  const VerifyBudget none{
+      .drafts = 0, .expected_tokens = static_cast<double>(sequences), .predicted_us = cost_.Predict(sequences, 0)};
+  if (most < 1) return none;
+  VerifyBudget best = PlanBudget(average_, sequences, drafting, options_.drafts, most, cost_);
+  if (best.rate() < none.rate() * options_.gain_least) best = none;
+  // What was best before is clearly worse now: something has changed, so it is worth trying more often again.
+  VerifyBudget before = none;
+  if (last_.drafts > 0) {
+    const int drafts = std::min(last_.drafts, most);
+    before = {.drafts = drafts,
+              .expected_tokens =
+                  sequences + drafting * average_.Gain(static_cast<double>(drafts) / (drafting * options_.drafts)),
+              .predicted_us = cost_.Predict(sequences + drafts, drafting)};
+  }
+  if (best.rate() > kChanged * before.rate()) trial_gap_ = options_.trial_steps;
+  last_ = best;
+  if (best.drafts > 0) {
+    draft_price_ = (best.predicted_us - cost_.Predict(sequences + best.drafts, 0)) / drafting;
+    row_price_ = (cost_.Predict(sequences + best.drafts, 0) - cost_.Predict(sequences, 0)) / best.drafts;
+  }
+  if (++since_trial_ < trial_gap_ && !average_.empty()) return best;
+  since_trial_ = 0;
+  trial_gap_ = std::min(trial_gap_ * 2, options_.trial_steps_most);
+  return Try(best, sequences, most);
+}
+
+// Another size in turn: none, half, double. Where none is best, a few.
+VerifyBudget VerifyPlanner::Try(const VerifyBudget& best, int sequences, int most) {
+  const std::array other = {0, best.drafts / 2, best.drafts * 2};
+  const int drafts =
+      best.drafts == 0 ? std::max(1, sequences / 2) : other[static_cast<std::size_t>(trials_++) % other.size()];
+  VerifyBudget trial = best;
+  trial.drafts = std::clamp(drafts, 0, most);
+  trial.predicted_us = cost_.Predict(sequences + trial.drafts, trial.drafts > 0 ? sequences : 0);
+  return trial;
+}
+
+void VerifyPlanner::Report(StepId step, std::span<const float> survivals, int per_sequence,
+                           const VerifyCost::Measured& measured) {
+  cost_.Observe(measured);
+  if (survivals.empty()) return;
+  Seen* place = &waiting_.front();
+  for (Seen& seen : waiting_) {
+    if (seen.step < place->step) place = &seen;
+  }
+  *place = {.step = step, .curve = SurvivalCurve::Of(survivals, per_sequence)};
+}
+
+bool VerifyPlanner::Drafts(QuenchState& sequence) const {
+  if (sequence.rest == 0) return true;
+  --sequence.rest;
+  return false;
+}
+
+// Drafting pays for a sequence when the tokens it brings are worth more, at the step's rate, than its share of the
+// draft pass and the rows that verify it.
+void VerifyPlanner::Accepted(QuenchState& sequence, int verified, int accepted) const {
+  constexpr float kWindow = 32;
+  constexpr int kRestMost = 512;
+  sequence.proposed = std::min(sequence.proposed + 1, kWindow);
+  sequence.accepted += (static_cast<float>(accepted) - sequence.accepted) / sequence.proposed;
+  if (sequence.proposed < 12 || last_.drafts == 0) return;
+  const double price = draft_price_ + verified * row_price_;
+  if (sequence.accepted >= 0.8 * last_.rate() * price) {
+    sequence.next_rest = 16;
+    return;
+  }
+  sequence.rest = sequence.next_rest;
+  sequence.next_rest = std::min(sequence.next_rest * 2, kRestMost);
+  // Three quarters of what it takes to decide again.
+  sequence.proposed = 9;
+}
+
+}  // namespace galley::sched

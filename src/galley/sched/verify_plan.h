@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many drafts a step verifies, and which: as many rows as make the expected tokens per time largest, best survivals
+// first. The survival of a draft is the chance that it and all before it are accepted, the product of their calibrated
+// confidences. Pure. The count is fixed on the host from confidences at least two steps old, so that it neither waits
+// for nor depends on the drafts of its own step; the rows are then chosen with fresh values. docs/scheduler.md. Owned
+// by the rank's scheduler; times in microseconds.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "galley/sched/cost_curve.h"
+#include "galley/sched/step_plan.h"
+
+namespace galley::sched {
+
+// Survivals from confidences, in place: running products. What is no probability counts as 0.
+void ToSurvivals(std::span<float> confidences);
+
+// What verifying the best part of a step's drafts brings: accepted drafts a sequence, by the part of all drafts that is
+// verified. Averaged over steps, so that it also says what a fixed budget brings where few sequences run and each
+// step's best differ.
+class SurvivalCurve {
+ public:
+  static constexpr int kPoints = 60;  // divided by 1 to 5 drafts of up to 4 sequences
+
+  [[nodiscard]] bool empty() const { return empty_; }
+  // Of one step; `per_sequence` survivals a sequence.
+  [[nodiscard]] static SurvivalCurve Of(std::span<const float> survivals, int per_sequence);
+  // Moves this curve towards a newer one by `part`; an empty one takes it over.
+  void Blend(const SurvivalCurve& newer, double part);
+  // `part` in [0, 1].
+  [[nodiscard]] double Gain(double part) const;
+
+ private:
+  std::array<double, kPoints + 1> gain_{};
+  bool empty_ = true;
+};
+
+// Time of a step that decodes, from the learnt curve of the decode launch, which is the scheduler's own and cuts prompt
+// chunks too (StepCost::decode), a correction that follows the last steps, and the learnt times of sampling and drafting.
+class VerifyCost {
+ public:
+  // `forward` outlives it.
+  VerifyCost(CostCurve& forward, const CostCurve::Prior& draft) : forward_(&forward), draft_(draft) {}
+
+  // Without drafting when `drafting` is 0.
+  [[nodiscard]] double Predict(std::int64_t rows, std::int64_t drafting) const;
+
+  struct Measured {
+    std::int64_t rows = 0;      // of the decode launch
+    std::int64_t drafting = 0;  // sequences that drafts were proposed for
+    double forward_us = 0;      // 0: unknown, of each; or, of this one, the curve has been told already
+    double sampler_us = 0;
+    double draft_us = 0;
+  };
+  void Observe(const Measured& measured);
+
+ private:
+  CostCurve* forward_;
+  CostCurve draft_;
+  double correction_ = 1;
+  double sampler_row_us_ = 0;
+  bool sampler_seen_ = false;
+};
+
+struct VerifyBudget {
+  int drafts = 0;  // rows to verify beside each sequence's newest token; 0: propose no drafts at all
+  double expected_tokens = 0;
+  double predicted_us = 0;
+  [[nodiscard]] double rate() const { return predicted_us > 0 ? expected_tokens / predicted_us : 0; }
+};
+
+// The best budget for `sequences` of which `drafting` have `per_sequence` drafts each that bring what `curve` says. At
+// most `drafts_most` drafts, at least one; 0 only when there are none to verify. Looks at all sizes, because cost has
+// steps and the rate more than one maximum.
+[[nodiscard]] VerifyBudget PlanBudget(const SurvivalCurve& curve, int sequences, int drafting, int per_sequence,
+                                      int drafts_most, const VerifyCost& cost);
+
+// Verify lengths: of all drafts those with the best survivals, `budget` of them or all. `survivals` has `per_sequence`
+// entries a sequence, none growing; equal ones are taken from the front. What the device does, as an oracle and for
+// backends that run on the host. `lengths` has one place a sequence.
+void ChooseRows(std::span<const float> survivals, int per_sequence, int budget, std::span<int> lengths);
+
+struct VerifyOptions {
+  int drafts = 5;  // proposed for a sequence, at most
+  // Gain below which drafting counts as not worth its trouble.
+  double gain_least = 1.005;
+  // Steps between trials of another budget: the cost of sizes that never run is not known. Doubles up to the second as
+  // long as trials change nothing.
+  int trial_steps = 8;
+  int trial_steps_most = 256;
+  CostCurve::Prior draft_cost = {.base_us = 300, .row_us = 2};
+};
+
+// Of one sequence; plain data in the caller's hands.
+struct QuenchState {
+  float accepted = 0;  // mean accepted drafts of a step that had some
+  float proposed = 0;  // steps with drafts, up to 32
+  int rest = 0;        // steps left without drafts
+  int next_rest = 16;
+};
+
+class VerifyPlanner {
+ public:
+  // `forward` outlives it.
+  VerifyPlanner(const VerifyOptions& options, CostCurve& forward);
+
+  // Budget of step `step` for so many decoding sequences, `drafting` of them not quenched, and at most so many rows.
+  // Uses reports of steps up to step - 2.
+  [[nodiscard]] VerifyBudget Next(StepId step, int sequences, int drafting, int rows_most);
+
+  // What a step came to: survivals of the drafts proposed in it, `per_sequence` for each that had some, and times.
+  void Report(StepId step, std::span<const float> survivals, int per_sequence, const VerifyCost::Measured& measured);
+
+  // Whether to propose drafts for the sequence in the next step. To be asked once a step for each decoding sequence.
+  [[nodiscard]] bool Drafts(QuenchState& sequence) const;
+  // Drafts of the sequence that were verified and accepted in a step.
+  void Accepted(QuenchState& sequence, int verified, int accepted) const;
+
+  [[nodiscard]] const VerifyCost& cost() const { return cost_; }
+
+ private:
+  struct Seen {
+    StepId step = -1;
+    SurvivalCurve curve;
+  };
+  [[nodiscard]] VerifyBudget Try(const VerifyBudget& best, int sequences, int most);
+
+  VerifyOptions options_;
+  VerifyCost cost_;
+  SurvivalCurve average_;        // of reports that may be used for any step from now on
+  int averaged_ = 0;             // reports in it
+  std::array<Seen, 4> waiting_;  // newer ones
+  VerifyBudget last_;            // chosen for its own sake
+  double row_price_ = 0;         // of a verified draft at the last budget
+  double draft_price_ = 0;       // of drafting for one sequence
+  int since_trial_ = 0;
+  int trial_gap_;
+  int trials_ = 0;
+};
+
+}  // namespace galley::sched

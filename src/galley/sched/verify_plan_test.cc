@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/sched/verify_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <numeric>
+#include <random>
+
+namespace galley::sched {
+namespace {
+
+// A step takes 1000 us and 100 us for each row beyond the first, at every size; drafting takes 50 us and 10 a sequence.
+class VerifyPlan : public testing::Test {
+ protected:
+  CostCurve curve_{{.base_us = 1000, .row_us = 100}};
+  VerifyCost cost_{curve_, {.base_us = 50, .row_us = 10}};
+};
+
+TEST_F(VerifyPlan, SurvivalsAreRunningProducts) {
+  float values[] = {0.5F, 0.5F, 1.0F, 0.8F};
+  ToSurvivals(values);
+  EXPECT_FLOAT_EQ(values[0], 0.5F);
+  EXPECT_FLOAT_EQ(values[1], 0.25F);
+  EXPECT_FLOAT_EQ(values[2], 0.25F);
+  EXPECT_FLOAT_EQ(values[3], 0.2F);
+  float broken[] = {0.5F, std::numeric_limits<float>::quiet_NaN(), 0.9F, 2.0F};
+  ToSurvivals(broken);
+  EXPECT_FLOAT_EQ(broken[0], 0.5F);
+  for (int i = 1; i < 4; ++i) EXPECT_EQ(broken[i], 0);
+}
+
+TEST_F(VerifyPlan, BestSurvivalsFirstWhateverTheSequence) {
+  const float survivals[] = {0.9F, 0.8F, 0.1F, 0.5F, 0.4F, 0.3F, 0.95F, 0.2F, 0.1F};
+  std::vector<int> lengths(3);
+  ChooseRows(survivals, 3, 4, lengths);  // 0.95, 0.9, 0.8, 0.5
+  EXPECT_EQ(lengths, (std::vector<int>{2, 1, 1}));
+  ChooseRows(survivals, 3, 0, lengths);
+  EXPECT_EQ(lengths, (std::vector<int>{0, 0, 0}));
+  ChooseRows(survivals, 3, 100, lengths);
+  EXPECT_EQ(lengths, (std::vector<int>{3, 3, 3}));
+  ChooseRows({}, 3, 5, {});
+}
+
+TEST_F(VerifyPlan, TiesGoToTheFront) {
+  const std::vector<float> equal(12, 0.5F);
+  std::vector<int> lengths(4);
+  ChooseRows(equal, 3, 5, lengths);
+  EXPECT_EQ(lengths, (std::vector<int>{3, 2, 0, 0}));
+}
+
+// Whatever is chosen: exactly the budget, and no draft left out is likelier than one that is taken.
+TEST_F(VerifyPlan, ChoosesTheBestForEveryBudget) {
+  const std::uint32_t seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<float> survivals;
+    for (int i = 0; i < 7; ++i) {
+      float confidences[5];
+      for (float& c : confidences) c = static_cast<float>(random() % 9) / 8;  // many ties
+      ToSurvivals(confidences);
+      survivals.insert(survivals.end(), std::begin(confidences), std::end(confidences));
+    }
+    std::vector<int> lengths(7);
+    const int budget = static_cast<int>(random() % 36);
+    ChooseRows(survivals, 5, budget, lengths);
+    EXPECT_EQ(std::accumulate(lengths.begin(), lengths.end(), 0), budget);
+    float least_in = 1, most_out = 0;
+    for (std::size_t i = 0; i < survivals.size(); ++i) {
+      const bool in = static_cast<int>(i % 5) < lengths[i / 5];
+      (in ? least_in : most_out) = in ? std::min(least_in, survivals[i]) : std::max(most_out, survivals[i]);
+    }
+    EXPECT_LE(most_out, least_in);
+  }
+}
+
+TEST_F(VerifyPlan, TheCurveSaysWhatTheBestPartBrings) {
+  const float survivals[] = {0.9F, 0.5F, 0.8F, 0.1F};  // two sequences
+  const SurvivalCurve curve = SurvivalCurve::Of(survivals, 2);
+  EXPECT_EQ(curve.Gain(0), 0);
+  EXPECT_NEAR(curve.Gain(0.25), 0.9 / 2, 1e-3);
+  EXPECT_NEAR(curve.Gain(0.5), 1.7 / 2, 1e-3);
+  EXPECT_NEAR(curve.Gain(0.75), 2.2 / 2, 1e-3);
+  EXPECT_NEAR(curve.Gain(1), 2.3 / 2, 1e-3);
+  EXPECT_NEAR(curve.Gain(0.375), (0.9 + 0.4) / 2, 1e-2);
+  SurvivalCurve average;
+  EXPECT_TRUE(average.empty());
+  average.Blend(curve, 0.1);  // the first is taken whole
+  EXPECT_EQ(average.Gain(1), curve.Gain(1));
+  const float poor[] = {0.0F, 0.0F};
+  average.Blend(SurvivalCurve::Of(poor, 2), 0.5);
+  EXPECT_NEAR(average.Gain(1), 2.3 / 4, 1e-3);
+}
+
+// Four sequences, survivals 0.9 and 0.3 each: the first drafts bring 0.9 tokens for 100 us, the second 0.3. Without any
+// the rate is 4 / 1300 = 3.08 a ms. With the first: 7.6 / (1700 + 80) = 4.27. With all: 8.8 / (2100 + 80) = 4.04.
+TEST_F(VerifyPlan, VerifiesAsLongAsADraftIsWorthItsRow) {
+  std::vector<float> survivals;
+  for (int i = 0; i < 4; ++i) survivals.insert(survivals.end(), {0.9F, 0.3F});
+  const SurvivalCurve curve = SurvivalCurve::Of(survivals, 2);
+  const VerifyBudget budget = PlanBudget(curve, 4, 4, 2, 100, cost_);
+  EXPECT_EQ(budget.drafts, 4);
+  EXPECT_NEAR(budget.expected_tokens, 4 + 4 * 0.9, 1e-3);
+  EXPECT_DOUBLE_EQ(budget.predicted_us, 1000 + 100 * 7 + 50 + 10 * 3);
+  EXPECT_EQ(PlanBudget(curve, 4, 4, 2, 3, cost_).drafts, 3);  // no room for more
+  EXPECT_EQ(PlanBudget(curve, 4, 0, 2, 100, cost_).drafts, 0);
+  // Where rows are free, all are verified.
+  CostCurve flat({.base_us = 1000, .row_us = 0});
+  const VerifyCost free(flat, {.base_us = 50, .row_us = 0});
+  EXPECT_EQ(PlanBudget(curve, 4, 4, 2, 100, free).drafts, 8);
+}
+
+// Beyond a tile's end the next rows cost a whole tile: the best budget fills one, though fewer and more rows look
+// alike.
+TEST_F(VerifyPlan, FindsTheEdgeOfATile) {
+  CostCurve tiles({.base_us = 1000, .row_us = 0});
+  VerifyCost cost(tiles, {.base_us = 1, .row_us = 0});
+  for (int round = 0; round < 60; ++round) {
+    for (const int rows : {40, 48, 56, 64}) cost.Observe({.rows = rows, .forward_us = 1000});
+    for (const int rows : {80, 96, 112, 128, 160, 192}) cost.Observe({.rows = rows, .forward_us = 3000});
+  }
+  std::vector<float> survivals;
+  for (int i = 0; i < 32; ++i) survivals.insert(survivals.end(), {0.6F, 0.4F, 0.3F, 0.25F, 0.2F});
+  EXPECT_EQ(PlanBudget(SurvivalCurve::Of(survivals, 5), 32, 32, 5, 160, cost).drafts, 32);
+}
+
+class PlannerTest : public testing::Test {
+ protected:
+  CostCurve curve_{{.base_us = 1000, .row_us = 10}};
+  VerifyPlanner planner_{
+      {.drafts = 2, .trial_steps = 1 << 20, .trial_steps_most = 1 << 20, .draft_cost = {.base_us = 20, .row_us = 0}},
+      curve_};
+  void Report(StepId step, float first, float second) {
+    const float survivals[] = {first, second};
+    planner_.Report(step, survivals, 2, {});
+  }
+};
+
+// The budget cannot see its own step's drafts nor those of the step before, whether or not they are there already.
+TEST_F(PlannerTest, UsesReportsThatAreTwoStepsOld) {
+  Report(0, 0.9F, 0.8F);
+  const double expected = planner_.Next(2, 1, 1, 100).expected_tokens;
+  EXPECT_NEAR(expected, 2.7, 0.01);
+  Report(1, 0, 0);
+  Report(2, 0, 0);
+  EXPECT_EQ(planner_.Next(2, 1, 1, 100).expected_tokens, expected);
+  EXPECT_LT(planner_.Next(3, 1, 1, 100).expected_tokens, expected);
+}
+
+TEST_F(PlannerTest, WithoutConfidencesItProposesDraftsToGetSome) {
+  EXPECT_GT(planner_.Next(0, 4, 4, 100).drafts, 0);
+  EXPECT_EQ(planner_.Next(1, 4, 0, 100).drafts, 0);  // nobody drafts
+  EXPECT_EQ(planner_.Next(2, 4, 4, 4).drafts, 0);    // no room in the step
+}
+
+TEST_F(PlannerTest, HopelessDraftsAreNotProposed) {
+  for (StepId step = 0; step < 30; ++step) {
+    (void)planner_.Next(step, 1, 1, 100);
+    Report(step, 0.001F, 0);
+  }
+  EXPECT_EQ(planner_.Next(40, 1, 1, 100).drafts, 0);
+}
+
+TEST_F(PlannerTest, ASequenceWhoseDraftsNeverPayRestsAndTriesAgain) {
+  for (StepId step = 0; step < 10; ++step) {
+    (void)planner_.Next(step, 1, 1, 100);
+    Report(step, 0.9F, 0.8F);
+  }
+  QuenchState good, poor;
+  int poor_drafts = 0;
+  for (int step = 0; step < 400; ++step) {
+    ASSERT_TRUE(planner_.Drafts(good)) << step;
+    planner_.Accepted(good, 2, 1);
+    if (!planner_.Drafts(poor)) continue;
+    ++poor_drafts;
+    planner_.Accepted(poor, 2, 0);
+  }
+  // 12 steps to decide, then rests of 16, 32, 64, … with three steps between them.
+  EXPECT_GE(poor_drafts, 12);
+  EXPECT_LE(poor_drafts, 30);
+  poor.rest = 0;
+  for (int step = 0; step < 8; ++step) planner_.Accepted(poor, 2, 2);
+  EXPECT_EQ(poor.next_rest, 16);  // it has got better
+}
+
+}  // namespace
+}  // namespace galley::sched

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/serve/api_error.h"
+
+#include <fmt/format.h>
+
+namespace galley::serve {
+namespace {
+
+using protocol::Json;
+
+struct StatusRow {
+  int status;
+  std::string_view type;           // OpenAI's and DeepSeek's word
+  std::string_view code;           // usual one
+  std::string_view messages_type;  // Anthropic's word
+};
+
+constexpr StatusRow kStatuses[] = {
+    {400, "invalid_request_error", "invalid_request_error", "invalid_request_error"},
+    {401, "authentication_error", "invalid_api_key", "authentication_error"},
+    {403, "permission_error", "permission_denied", "permission_error"},
+    {404, "not_found_error", "not_found", "not_found_error"},
+    {405, "invalid_request_error", "method_not_allowed", "invalid_request_error"},
+    {408, "timeout_error", "timeout", "api_error"},
+    {413, "invalid_request_error", "request_too_large", "request_too_large"},
+    {429, "rate_limit_error", "rate_limit_exceeded", "rate_limit_error"},
+    {500, "server_error", "internal", "api_error"},
+    {503, "service_unavailable_error", "service_unavailable", "overloaded_error"},
+    {504, "timeout_error", "deadline", "api_error"},
+};
+
+const StatusRow& RowOf(int status) {
+  for (const StatusRow& row : kStatuses)
+    if (row.status == status) return row;
+  return status >= 500 ? kStatuses[8] : kStatuses[0];
+}
+
+}  // namespace
+
+ApiError FromError(const Error& error) {
+  const ErrorCodeInfo& info = Info(error.code);
+  // 499 is no status to send; a request that its own client cancelled has nobody to read it anyway.
+  const int status = error.code == ErrorCode::kCancelled ? 503 : info.http_status;
+  return {.status = status, .message = error.ToString(), .param = error.where, .code = std::string(info.label)};
+}
+
+ApiError FromError(const protocol::RequestError& error) {
+  return {.status = 400, .message = error.message};
+}
+
+Response ErrorResponse(const ApiError& error, ErrorStyle style, std::string_view request_id) {
+  const StatusRow& row = RowOf(error.status);
+  Json body;
+  if (style == ErrorStyle::kMessages) {
+    body = Json::MakeObject({{"type", "error"},
+                             {"error", Json::MakeObject({{"type", row.messages_type}, {"message", error.message}})},
+                             {"request_id", request_id}});
+  } else {
+    const std::string_view code = error.code.empty() ? row.code : std::string_view(error.code);
+    body = Json::MakeObject({{"error", Json::MakeObject({{"message", error.message},
+                                                         {"type", row.type},
+                                                         {"param", error.param.empty() ? Json() : Json(error.param)},
+                                                         {"code", code}})}});
+  }
+  Response response{.status = error.status, .headers = {{"content-type", "application/json"}}, .body = DumpJson(body)};
+  if (error.retry_after_s) response.headers.emplace_back("retry-after", std::to_string(*error.retry_after_s));
+  return response;
+}
+
+protocol::AnswerFailure FailureOf(const ApiError& error) {
+  const StatusRow& row = RowOf(error.status);
+  return {.message = error.message,
+          .type = std::string(row.type),
+          .messages_type = std::string(row.messages_type),
+          .code = error.code.empty() ? std::string(row.code) : error.code};
+}
+
+}  // namespace galley::serve

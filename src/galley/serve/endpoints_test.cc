@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything but generation: routes, keys, traces, small endpoints, metrics, log.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "galley/serve/routes.h"
+#include "galley/serve/service_fixture.h"
+#include "galley/serve/trace.h"
+
+namespace galley::serve {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr std::string_view kChat =
+    R"({"model":"nano","messages":[{"role":"user","content":"my secret"}],"thinking":{"type":"disabled"}})";
+
+TEST(Routes, ApiPathsHaveTheSpellingsOfAllClients) {
+  for (const std::string_view prefix : {"", "/v1", "/beta", "/beta/v1", "/anthropic", "/anthropic/v1"}) {
+    for (const Route& route : Routes()) {
+      if (route.path.ends_with('*')) continue;
+      const Match match = FindRoute(route.method, std::string(prefix) + std::string(route.path));
+      const bool answers = route.api || prefix.empty();
+      EXPECT_EQ(match.route != nullptr && match.route->endpoint == route.endpoint, answers) << prefix << route.path;
+    }
+  }
+  EXPECT_EQ(FindRoute("GET", "/v1/models/a/b").rest, "a/b") << "names may have slashes";
+  EXPECT_EQ(FindRoute("GET", "/v1/chat/completions").status, 405);
+  EXPECT_EQ(FindRoute("GET", "/v1/chat/completions").allowed, "POST");
+  EXPECT_EQ(FindRoute("GET", "/v1/../etc/passwd").status, 404);
+  EXPECT_EQ(FindRoute("GET", "/v1v1/models").status, 404);
+  EXPECT_NE(FindRoute("HEAD", "/health").route, nullptr);
+  EXPECT_NE(FindRoute("POST", "/v1/messages/").route, nullptr);
+}
+
+TEST(Keys, AreNeededWhereSomethingIsGivenAway) {
+  Served served(Says("x"), {}, {"sk-one", "sk-two"});
+  const auto status = [&](std::string_view method, std::string_view path, Headers headers) {
+    return served.Ask(method, path, kChat, std::move(headers))->status();
+  };
+  EXPECT_EQ(status("POST", "/v1/chat/completions", {}), 401);
+  EXPECT_EQ(status("POST", "/v1/chat/completions", {{"Authorization", "Bearer sk-three"}}), 401);
+  EXPECT_EQ(status("POST", "/v1/chat/completions", {{"Authorization", "Bearer sk-on"}}), 401);
+  EXPECT_EQ(status("POST", "/v1/chat/completions", {{"Authorization", "Bearer sk-one"}}), 200);
+  EXPECT_EQ(status("POST", "/v1/chat/completions", {{"authorization", "bearer sk-two"}}), 200);
+  EXPECT_EQ(status("POST", "/v1/chat/completions", {{"X-Api-Key", "sk-two"}}), 200);
+  EXPECT_EQ(status("GET", "/v1/nothing", {}), 401) << "a stranger learns nothing about paths";
+  EXPECT_EQ(status("GET", "/health", {}), 200);
+  EXPECT_EQ(status("POST", "/flush_cache", {}), 401);
+  const auto requests = served.engine->requests();
+  ASSERT_EQ(requests.size(), 3u);
+  EXPECT_NE(requests[0].cache_salt, requests[1].cache_salt);
+  EXPECT_EQ(requests[1].cache_salt, requests[2].cache_salt);
+  EXPECT_FALSE(Keys::Create({"has blank"}));
+  EXPECT_FALSE(Keys::Create({""}));
+  EXPECT_EQ(KeysOfFile("# comment\n\n a \r\nb"), (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(EqualInConstantTime("", ""));
+  EXPECT_FALSE(EqualInConstantTime("a", ""));
+  EXPECT_FALSE(EqualInConstantTime("abab", "ab"));
+}
+
+TEST(Trace, IdsAreTakenAndForwarded) {
+  constexpr std::string_view kParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+  Served served(Says("x"));
+  const auto reply =
+      served.Ask("POST", "/v1/chat/completions", kChat,
+                 {{"X-Request-Id", "mine-1"}, {"traceparent", std::string(kParent)}, {"tracestate", "a=b"}});
+  EXPECT_EQ(reply->header("x-request-id"), "mine-1");
+  EXPECT_EQ(reply->header("traceparent"), kParent);
+  EXPECT_EQ(reply->header("tracestate"), "a=b");
+  const auto other = served.Ask("GET", "/version", "", {{"x-request-id", "a\"b"}, {"traceparent", "nonsense"}});
+  EXPECT_THAT(other->header("x-request-id"), HasSubstr("req_"));
+  EXPECT_EQ(other->header("traceparent"), "");
+  EXPECT_FALSE(IsTraceparent("00-00000000000000000000000000000000-b7ad6b7169203331-01"));
+  EXPECT_FALSE(IsTraceparent("ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"));
+  IdSource ids(7), same(7);
+  EXPECT_EQ(ids.Next(), same.Next());
+  EXPECT_NE(ids.Next(), ids.Next());
+}
+
+TEST(Endpoints, TokenizeAndBack) {
+  Served served;
+  const protocol::Json plain =
+      served.Post("/tokenize", R"({"prompt":"Once upon a time","add_special_tokens":false,"return_token_strs":true})")
+          ->json();
+  EXPECT_EQ(At(plain, "tokens"), "[554,550,259,495]");
+  EXPECT_EQ(At(plain, "count"), "4");
+  EXPECT_EQ(At(plain, "max_model_len"), "8192");
+  EXPECT_NE(At(plain, "token_strs.3"), "absent");
+  EXPECT_EQ(At(served.Post("/v1/tokenize", R"({"prompt":"Once"})")->json(), "tokens.0"), "0") << "begin of sentence";
+  EXPECT_EQ(At(served.Post("/tokenize", R"({"prompt":"<｜User｜>","add_special_tokens":false})")->json(), "count"),
+            std::to_string(NanoTokenizer().Encode("<｜User｜>")->size()))
+      << "text never becomes a control token";
+  const protocol::Json chat = served.Post("/tokenize", R"({"messages":[{"role":"user","content":"Hi"}]})")->json();
+  EXPECT_NE(At(chat, "tokens.3"), "absent");
+  EXPECT_EQ(At(served.Post("/detokenize", R"({"tokens":[554,550,259,495]})")->json(), "prompt"),
+            R"("Once upon a time")");
+  EXPECT_EQ(served.Post("/detokenize", R"({"tokens":[-1]})")->status(), 400);
+  EXPECT_EQ(served.Post("/detokenize", R"({"tokens":[1e99]})")->status(), 400);
+  EXPECT_EQ(served.Post("/tokenize", "{}")->status(), 400);
+}
+
+TEST(Endpoints, CountTokensEqualsTheUsage) {
+  Served served(Says("x"));
+  const std::string members = R"("model":"nano","messages":[{"role":"user","content":"Say hello."}]})";
+  const auto count = served.Post("/v1/messages/count_tokens", "{" + members);
+  const auto answer = served.Post("/v1/messages", R"({"max_tokens":5,)" + members);
+  EXPECT_EQ(At(count->json(), "input_tokens"), At(answer->json(), "usage.input_tokens"));
+}
+
+TEST(Endpoints, ModelsVersionsAndState) {
+  ServiceOptions options;
+  options.model_names = {"nano", "alias"};
+  options.version = "9.9";
+  options.info = R"({"backend":"ref"})";
+  Served served(Says("x"), options);
+  const protocol::Json models = served.Ask("GET", "/v1/models")->json();
+  EXPECT_EQ(At(models, "data.1.id"), R"("alias")");
+  EXPECT_EQ(At(models, "models.0.name"), R"("nano")");
+  EXPECT_EQ(served.Ask("GET", "/v1/models/alias")->status(), 200);
+  EXPECT_EQ(served.Ask("GET", "/v1/models/none")->status(), 404);
+  EXPECT_EQ(served.Ask("GET", "/v1/responses/resp_1")->status(), 404);
+  EXPECT_EQ(At(served.Ask("GET", "/version")->json(), "version"), R"("9.9")");
+  EXPECT_EQ(At(served.Ask("GET", "/server_info")->json(), "backend"), R"("ref")");
+  EXPECT_EQ(At(served.Ask("GET", "/load")->json(), "server_load"), "0");
+  for (const std::string_view path : {"/health", "/live", "/ready", "/ping"})
+    EXPECT_EQ(served.Ask("GET", path)->status(), 200) << path;
+  EXPECT_EQ(served.Ask("POST", "/flush_cache")->status(), 200);
+  EXPECT_EQ(served.Ask("POST", "/reset_prefix_cache")->status(), 200);
+  EXPECT_EQ(served.engine->cache_clears(), 2);
+  EXPECT_EQ(served.Ask("GET", "/")->status(), 404) << "no page was given";
+  const auto wrong = served.Ask("DELETE", "/v1/models");
+  EXPECT_EQ(wrong->status(), 405);
+  EXPECT_EQ(wrong->header("allow"), "GET");
+}
+
+TEST(Metrics, HaveBothNamesAndCount) {
+  Served served(Says("Hello there"));
+  (void)served.Post("/v1/chat/completions", kChat);
+  (void)served.Post("/v1/chat/completions", "{");
+  served.WaitIdle();
+  const std::string text = served.Ask("GET", "/metrics")->text();
+  for (const std::string_view line :
+       {"galley_requests_finished_total{model_name=\"nano\",reason=\"stop\"} 1\n",
+        "vllm:request_success_total{model_name=\"nano\",finished_reason=\"stop\"} 1\n",
+        "vllm:num_requests_running{model_name=\"nano\"} 0\n", "vllm:num_requests_waiting{model_name=\"nano\"} 0\n",
+        "vllm:time_to_first_token_seconds_count{model_name=\"nano\"} 1\n",
+        "galley_e2e_request_latency_seconds_bucket{model_name=\"nano\",le=\"+Inf\"} 1\n",
+        "galley_http_requests_total{model_name=\"nano\",route=\"/chat/completions\",status=\"400\"} 1\n",
+        "galley_requests_refused_total{model_name=\"nano\",why=\"invalid\"} 1\n", "vllm:kv_cache_usage_perc",
+        "vllm:prefix_cache_queries_total", "vllm:num_preemptions_total", "vllm:cache_config_info{",
+        "# TYPE vllm:inter_token_latency_seconds histogram\n"})
+    EXPECT_THAT(text, HasSubstr(line));
+  EXPECT_THAT(text, Not(HasSubstr("} nan")));
+}
+
+TEST(Log, OneJsonLineARequestWithoutItsText) {
+  for (const bool prompts : {false, true}) {
+    std::mutex mutex;
+    std::vector<std::string> lines;
+    ServiceOptions options;
+    options.log_prompts = prompts;
+    options.log = [&](std::string line) {
+      std::lock_guard lock(mutex);
+      lines.push_back(std::move(line));
+    };
+    Served served(Says("my answer"), options);
+    (void)served.Ask("POST", "/v1/chat/completions", kChat, {{"x-request-id", "r1"}});
+    served.WaitIdle();
+    std::lock_guard lock(mutex);
+    ASSERT_EQ(lines.size(), 1u);
+    const protocol::Json line = *protocol::ParseJson(lines[0]);
+    EXPECT_EQ(At(line, "request_id"), R"("r1")");
+    EXPECT_EQ(At(line, "finish"), R"("stop")");
+    EXPECT_EQ(At(line, "status"), "200");
+    EXPECT_EQ(lines[0].find("my secret") != std::string::npos, prompts);
+    EXPECT_EQ(lines[0].find("my answer") != std::string::npos, prompts);
+  }
+}
+
+TEST(Stats, RememberTheLastRequests) {
+  Served served(Says("Hello"));
+  (void)served.Post("/v1/chat/completions", kChat);
+  served.WaitIdle();
+  const protocol::Json stats = served.Ask("GET", "/stats")->json();
+  EXPECT_EQ(At(stats, "recent.0.finish"), R"("stop")");
+  EXPECT_EQ(At(stats, "open"), "0");
+}
+
+}  // namespace
+}  // namespace galley::serve

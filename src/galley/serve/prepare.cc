@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/serve/prepare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "galley/protocol/shape.h"
+#include "galley/serve/constraint.h"
+
+namespace galley::serve {
+namespace {
+
+using protocol::Get;
+using protocol::Json;
+using protocol::ParsedRequest;
+using protocol::Protocol;
+using protocol::Text;
+
+constexpr std::size_t kPromptsMax = 256;
+
+ApiResult<void> CheckModel(const Json& body, const protocol::CodecOptions& codec) {
+  const Json& model = Get(body, "model");
+  if (!model.is_string() || codec.models.contains(std::string(Text(model)))) return {};
+  std::string names;
+  for (const auto& [name, version] : codec.models) names += (names.empty() ? "" : ", ") + name;
+  return Refuse({.status = 404,
+                 .message = fmt::format("The model `{}` does not exist; this server has {}", Text(model), names),
+                 .param = "model",
+                 .code = "model_not_found"});
+}
+
+// What the codec lets pass, as DeepSeek's service does, but what no client can have meant.
+ApiResult<void> CheckSense(Protocol protocol, const Json& body) {
+  const bool demands = Text(body, "tool_choice") == "required" || Get(body, "tool_choice").is_object();
+  const bool chat = protocol == Protocol::kChat;
+  if (chat && demands && protocol::Elements(Get(body, "tools")).empty())
+    return Refuse(
+        {.status = 400, .message = "tool_choice demands a call, but there are no tools", .param = "tool_choice"});
+  if (protocol == Protocol::kMessages) {
+    const Json& limit = Get(body, "max_tokens");
+    if (limit.is_null() || (limit.is_number() && limit.AsDouble() < 1))
+      return Refuse({.status = 400, .message = "max_tokens: must be there and at least 1", .param = "max_tokens"});
+  }
+  if (protocol == Protocol::kCompletions && protocol::IsTrue(Get(body, "echo")) && !Get(body, "logprobs").is_null())
+    return Refuse({.status = 400,
+                   .message =
+                       "echo together with logprobs needs log probabilities of the prompt, which this server does "
+                       "not compute yet",
+                   .param = "logprobs",
+                   .code = "unsupported"});
+  return {};
+}
+
+// A Completions body with several prompts → one body each; anything else as it is.
+ApiResult<std::vector<Json>> OnePromptEach(Protocol protocol, Json body) {
+  std::vector<Json> bodies;
+  const Json& prompt = Get(body, "prompt");
+  const std::span<const Json> elements = protocol::Elements(prompt);
+  const bool several = protocol == Protocol::kCompletions && elements.size() > 1 && !elements[0].is_number();
+  if (!several) {
+    bodies.push_back(std::move(body));
+    return bodies;
+  }
+  if (elements.size() > kPromptsMax)
+    return Refuse(
+        {.status = 400,
+         .message = fmt::format("prompt: {} prompts in one request are more than {}", elements.size(), kPromptsMax),
+         .param = "prompt"});
+  const Json prompts = prompt;
+  body.Set("prompt", Json());
+  for (const Json& element : *prompts.if_array()) {
+    Json one = body;
+    bodies.push_back(std::move(one.Set("prompt", element.is_string() ? element : Json(Json::Array{element}))));
+  }
+  return bodies;
+}
+
+engine::SamplingParams SamplingOf(const ParsedRequest& parsed, const SamplingFields& fields,
+                                  const PrepareContext& context) {
+  const protocol::Inference& inference = parsed.inference;
+  const SamplingDefaults& defaults = context.options.defaults;
+  const bool thinking = parsed.conversation.thinking;
+  const bool raw = parsed.protocol == Protocol::kCompletions;
+  engine::SamplingParams sampling;
+  sampling.temperature = inference.temperature;
+  sampling.top_p = inference.top_p;
+  // The codec fixes the temperature while the model thinks, and V4.1's top_p where it does not (recipe 6).
+  if (!fields.gave_temperature && (raw || !thinking))
+    sampling.temperature = defaults.temperature.value_or(sampling.temperature);
+  const bool fixed_top_p = !raw && !thinking && parsed.version == protocol::ModelVersion::kV41;
+  if (!fields.gave_top_p && !fixed_top_p) sampling.top_p = defaults.top_p.value_or(sampling.top_p);
+  sampling.top_k = fields.top_k;
+  sampling.min_p = fields.min_p;
+  sampling.seed = inference.seed.value_or(context.unseeded_seed);
+  sampling.top_logprobs = inference.logprobs ? inference.top_logprobs.value_or(0) : -1;
+  return sampling;
+}
+
+ApiResult<std::vector<TokenId>> PromptIds(ParsedRequest& parsed, const PrepareContext& context, std::string* text) {
+  if (parsed.prompt_ids.empty()) {
+    const protocol::Prompt prompt = protocol::RenderRequest(parsed, context.codec);
+    if (!prompt.images.empty())
+      return Refuse({.status = 400, .message = "this server reads no images; leave them out", .code = "unsupported"});
+    auto ids = EncodePrompt(prompt, context.encoder);
+    if (!ids) return Refuse(FromError(ids.error()));
+    if (text != nullptr) *text = prompt.text;
+    return std::move(*ids);
+  }
+  std::vector<TokenId> ids;
+  for (const std::uint32_t id : parsed.prompt_ids[0]) {
+    if (id > 0x7FFFFFFF || !context.tokenizer.has_token(static_cast<TokenId>(id)))
+      return Refuse({.status = 400,
+                     .message = fmt::format("prompt: {} is not a token of this model, whose ids are below {}", id,
+                                            context.tokenizer.vocab_size()),
+                     .param = "prompt"});
+    ids.push_back(static_cast<TokenId>(id));
+  }
+  // What an echo shows, and the log.
+  if (auto decoded = context.tokenizer.Decode(ids)) {
+    if (text != nullptr) *text = *decoded;
+    if (parsed.echo_prompt) parsed.raw_prompt.text = std::move(*decoded);
+  }
+  return ids;
+}
+
+ApiResult<PreparedPrompt> PreparePrompt(Protocol protocol, Json body, const SamplingFields& fields,
+                                        const PrepareContext& context) {
+  // The codec takes one choice at a time; how many there are is the engine's affair.
+  if (Get(body, "n").is_number()) body.Set("n", Json());
+  auto parsed = protocol::ConvertBody(protocol, body, context.codec);
+  if (!parsed) return Refuse(FromError(parsed.error()));
+  const auto constraint = ConstraintOf(*parsed, body, !fields.parallel_calls);
+  if (!constraint) return Refuse(constraint.error());
+  PreparedPrompt prompt;
+  prompt.parsed = std::make_unique<ParsedRequest>(std::move(*parsed));
+  auto ids = PromptIds(*prompt.parsed, context, context.options.log_prompts ? &prompt.text : nullptr);
+  if (!ids) return Refuse(ids.error());
+  if (!fields.gave_max_tokens && context.options.defaults.max_tokens && protocol != Protocol::kCompletions) {
+    const auto room = context.max_seq_len - static_cast<std::int64_t>(ids->size());
+    prompt.parsed->inference.max_tokens = static_cast<std::uint32_t>(
+        std::clamp<std::int64_t>(*context.options.defaults.max_tokens, 1, std::max<std::int64_t>(room, 1)));
+  }
+  const auto limit =
+      protocol::ResolveMaxTokens(*prompt.parsed, ids->size(), static_cast<std::uint64_t>(context.max_seq_len));
+  if (!limit) {
+    ApiError error = FromError(limit.error());
+    error.code = "context_length_exceeded";
+    return Refuse(std::move(error));
+  }
+  engine::EngineRequest& request = prompt.request;
+  request.prompt_ids = std::move(*ids);
+  request.sampling = SamplingOf(*prompt.parsed, fields, context);
+  request.rules = fields.rules;
+  request.max_tokens = static_cast<int>(*limit);
+  request.min_tokens = std::min(fields.min_tokens, request.max_tokens);
+  request.stop_ids = fields.stop_token_ids;
+  // An answer that must go on never draws the end, so that it is as long as asked for and stays an answer.
+  if (fields.ignore_eos)
+    request.rules.banned_ids.push_back(context.eos_id);
+  else
+    request.stop_ids.push_back(context.eos_id);
+  if (*constraint) {
+    auto compiled = context.engine.Compile(**constraint);
+    if (!compiled) return Refuse(compiled.error());
+    request.constraint = std::move(*compiled);
+  }
+  request.n = fields.n;
+  request.priority = fields.priority;
+  request.use_cache = fields.use_cache;
+  request.cache_salt = fmt::format("{}\n{}", context.salt, fields.cache_salt);
+  if (context.salt.empty() && fields.cache_salt.empty()) request.cache_salt.clear();
+  return prompt;
+}
+
+ApiResult<Json> ReadObject(std::string_view body, const ServiceOptions& options) {
+  auto json = protocol::ReadBody(body, options.limits);
+  if (!json) {
+    ApiError error = FromError(json.error());
+    if (body.size() > options.limits.body_bytes_max) error.status = 413;
+    return Refuse(std::move(error));
+  }
+  if (!json->is_object())
+    return Refuse({.status = 400, .message = fmt::format("the body must be a JSON object, not {}", json->type_name())});
+  return std::move(*json);
+}
+
+}  // namespace
+
+protocol::CodecOptions CodecOptionsOf(const ServiceOptions& options) {
+  protocol::CodecOptions codec;
+  codec.models.clear();
+  for (const std::string& name : options.model_names) codec.models.emplace(name, options.model_version);
+  codec.default_thinking = options.default_thinking;
+  codec.limits = options.limits;
+  codec.keep_call_order = true;
+  codec.continue_prefill = true;
+  codec.enforce_any = true;
+  codec.messages_format = true;
+  codec.refuse_stateful = true;
+  codec.render.keep_order = true;
+  return codec;
+}
+
+Result<std::vector<TokenId>> EncodePrompt(const protocol::Prompt& prompt, text::Encoder& encoder) {
+  std::vector<text::ByteRange> ranges;
+  ranges.reserve(prompt.special.size());
+  for (const protocol::ByteRange& range : prompt.special) ranges.push_back({range.begin, range.end});
+  return encoder.EncodeWithSpecialRanges(prompt.text, ranges);
+}
+
+ApiResult<PreparedRequest> PrepareRequest(Protocol protocol, std::string_view body, const PrepareContext& context) {
+  auto json = ReadObject(body, context.options);
+  if (!json) return Refuse(json.error());
+  if (auto checked = CheckModel(*json, context.codec); !checked) return Refuse(checked.error());
+  if (auto checked = CheckSense(protocol, *json); !checked) return Refuse(checked.error());
+  auto fields = ReadSamplingFields(*json, context.options, context.tokenizer.vocab_size());
+  if (!fields) return Refuse(fields.error());
+  if (fields->n > 1 && protocol != Protocol::kChat && protocol != Protocol::kCompletions)
+    return Refuse({.status = 400, .message = "n: this API gives one answer", .param = "n"});
+  PreparedRequest prepared;
+  prepared.protocol = protocol;
+  prepared.single_call = !fields->parallel_calls;
+  prepared.timings = fields->timings;
+  auto bodies = OnePromptEach(protocol, std::move(*json));
+  if (!bodies) return Refuse(bodies.error());
+  for (Json& one : *bodies) {
+    auto prompt = PreparePrompt(protocol, std::move(one), *fields, context);
+    if (!prompt) return Refuse(prompt.error());
+    prepared.prompts.push_back(std::move(*prompt));
+  }
+  const ParsedRequest& first = *prepared.prompts.front().parsed;
+  prepared.model = first.model;
+  prepared.stream = first.stream;
+  prepared.include_usage = first.include_usage;
+  return prepared;
+}
+
+ApiResult<std::int64_t> CountPromptTokens(std::string_view body, const PrepareContext& context) {
+  auto json = ReadObject(body, context.options);
+  if (!json) return Refuse(json.error());
+  if (auto checked = CheckModel(*json, context.codec); !checked) return Refuse(checked.error());
+  auto parsed = protocol::ConvertBody(Protocol::kMessages, *json, context.codec);
+  if (!parsed) return Refuse(FromError(parsed.error()));
+  auto ids = PromptIds(*parsed, context, nullptr);
+  if (!ids) return Refuse(ids.error());
+  return static_cast<std::int64_t>(ids->size());
+}
+
+}  // namespace galley::serve

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Body of a generation request → prompts as token ids and what the engine must do with them. Runs on a worker thread; a
+// function of its arguments.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "galley/engine/engine.h"
+#include "galley/protocol/request.h"
+#include "galley/serve/api_error.h"
+#include "galley/serve/engine_port.h"
+#include "galley/serve/sampling_fields.h"
+#include "galley/serve/service_options.h"
+#include "galley/text/tokenizer.h"
+
+namespace galley::serve {
+
+// One prompt with its choices.
+struct PreparedPrompt {
+  std::unique_ptr<protocol::ParsedRequest> parsed;  // answers refer to it
+  engine::EngineRequest request;                    // n is the number of choices
+  std::string text;                                 // of the prompt, only when the log wants it
+};
+
+struct PreparedRequest {
+  protocol::Protocol protocol = protocol::Protocol::kChat;
+  std::string model;  // as the client wrote it
+  bool stream = false;
+  bool include_usage = false;
+  bool single_call = false;  // no further call after the first
+  bool timings = false;
+  std::vector<PreparedPrompt> prompts;  // several only for Completions
+};
+
+struct PrepareContext {
+  const ServiceOptions& options;
+  const protocol::CodecOptions& codec;
+  const text::Tokenizer& tokenizer;
+  text::Encoder& encoder;  // of this worker
+  EnginePort& engine;      // compiles constraints
+  std::int64_t max_seq_len = 0;
+  TokenId eos_id = 0;
+  std::string_view salt{};          // of the client's key
+  std::uint64_t unseeded_seed = 0;  // for requests without a seed
+};
+
+[[nodiscard]] protocol::CodecOptions CodecOptionsOf(const ServiceOptions& options);
+
+[[nodiscard]] ApiResult<PreparedRequest> PrepareRequest(protocol::Protocol protocol, std::string_view body,
+                                                        const PrepareContext& context);
+
+// Tokens of a Messages request's prompt (count_tokens).
+[[nodiscard]] ApiResult<std::int64_t> CountPromptTokens(std::string_view body, const PrepareContext& context);
+
+// Ids of a rendered prompt.
+[[nodiscard]] Result<std::vector<TokenId>> EncodePrompt(const protocol::Prompt& prompt, text::Encoder& encoder);
+
+}  // namespace galley::serve

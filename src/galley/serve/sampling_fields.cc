@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/serve/sampling_fields.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+
+#include "galley/protocol/shape.h"
+
+namespace galley::serve {
+namespace {
+
+using protocol::Json;
+
+struct NumberRule {
+  std::string_view name;
+  double low;
+  double high;
+  bool low_open;
+  bool whole;
+  void (*set)(SamplingFields& fields, double value);
+};
+
+constexpr NumberRule kNumbers[] = {
+    {"frequency_penalty", -2, 2, false, false, [](SamplingFields& f, double v) { f.rules.frequency_penalty = v; }},
+    {"presence_penalty", -2, 2, false, false, [](SamplingFields& f, double v) { f.rules.presence_penalty = v; }},
+    {"repetition_penalty", 0, 100, true, false, [](SamplingFields& f, double v) { f.rules.repetition_penalty = v; }},
+    {"top_k", -1, 1e6, false, true, [](SamplingFields& f, double v) { f.top_k = v < 0 ? 0 : static_cast<int>(v); }},
+    {"min_p", 0, 1, false, false, [](SamplingFields& f, double v) { f.min_p = v; }},
+    {"min_tokens", 0, 1e7, false, true, [](SamplingFields& f, double v) { f.min_tokens = static_cast<int>(v); }},
+    {"priority", -1e6, 1e6, false, true, [](SamplingFields& f, double v) { f.priority = static_cast<int>(v); }},
+};
+
+struct SwitchRule {
+  std::string_view name;
+  void (*set)(SamplingFields& fields, bool value);
+};
+
+constexpr SwitchRule kSwitches[] = {
+    {"ignore_eos", [](SamplingFields& f, bool v) { f.ignore_eos = v; }},
+    {"timings", [](SamplingFields& f, bool v) { f.timings = v; }},
+    {"use_cache", [](SamplingFields& f, bool v) { f.use_cache = v; }},
+    {"parallel_tool_calls", [](SamplingFields& f, bool v) { f.parallel_calls = v; }},
+};
+
+ApiError Invalid(std::string_view name, std::string_view limits) {
+  return {.status = 400,
+          .message = fmt::format("Invalid {0} value, the valid range of {0} is {1}", name, limits),
+          .param = std::string(name)};
+}
+
+bool IsWhole(double value) {
+  return std::isfinite(value) && value == std::floor(value);
+}
+
+ApiResult<void> ReadNumbers(const Json& body, SamplingFields& fields) {
+  for (const NumberRule& rule : kNumbers) {
+    const Json& member = protocol::Get(body, rule.name);
+    if (member.is_null()) continue;
+    const double value = member.is_number() ? member.AsDouble() : std::nan("");
+    const bool inside = (rule.low_open ? value > rule.low : value >= rule.low) && value <= rule.high;
+    if (!inside || (rule.whole && !IsWhole(value)))
+      return Refuse(Invalid(rule.name, fmt::format("{}{}, {}]{}", rule.low_open ? "(" : "[", rule.low, rule.high,
+                                                   rule.whole ? ", whole numbers" : "")));
+    rule.set(fields, value);
+  }
+  return {};
+}
+
+ApiResult<void> ReadSwitches(const Json& body, SamplingFields& fields) {
+  for (const SwitchRule& rule : kSwitches) {
+    const Json& member = protocol::Get(body, rule.name);
+    if (member.is_null()) continue;
+    if (!member.is_bool()) return Refuse(Invalid(rule.name, "true, false"));
+    rule.set(fields, *member.if_bool());
+  }
+  return {};
+}
+
+ApiResult<std::vector<TokenId>> ReadIds(const Json& body, std::string_view name, int vocab_size) {
+  std::vector<TokenId> ids;
+  const Json& member = protocol::Get(body, name);
+  if (member.is_null()) return ids;
+  const std::string limits = fmt::format("a list of token ids in [0, {})", vocab_size);
+  if (!member.is_array()) return Refuse(Invalid(name, limits));
+  for (const Json& id : protocol::Elements(member)) {
+    const double value = id.is_number() ? id.AsDouble() : -1;
+    if (!IsWhole(value) || value < 0 || value >= vocab_size) return Refuse(Invalid(name, limits));
+    ids.push_back(static_cast<TokenId>(value));
+  }
+  return ids;
+}
+
+// {"id": bias}, the ids being strings as JSON keys are.
+ApiResult<void> ReadBias(const Json& body, int vocab_size, SamplingFields& fields) {
+  constexpr std::string_view kName = "logit_bias";
+  const Json& member = protocol::Get(body, kName);
+  if (member.is_null()) return {};
+  const std::string limits = fmt::format("an object of token ids in [0, {}) with numbers in [-100, 100]", vocab_size);
+  if (!member.is_object()) return Refuse(Invalid(kName, limits));
+  for (const Json::Member& entry : *member.if_object()) {
+    TokenId id = -1;
+    const char* end = entry.key.data() + entry.key.size();
+    const auto [stop, code] = std::from_chars(entry.key.data(), end, id);
+    const double bias = entry.value.is_number() ? entry.value.AsDouble() : std::nan("");
+    if (code != std::errc() || stop != end || id < 0 || id >= vocab_size || !(bias >= -100 && bias <= 100))
+      return Refuse(Invalid(kName, limits));
+    // -100 is how clients of this API say "never".
+    if (bias <= -100)
+      fields.rules.banned_ids.push_back(id);
+    else
+      fields.rules.bias.emplace_back(id, static_cast<float>(bias));
+  }
+  return {};
+}
+
+ApiResult<void> ReadCount(const Json& body, int n_max, SamplingFields& fields) {
+  const Json& n = protocol::Get(body, "n");
+  if (!n.is_null()) {
+    const double value = n.is_number() ? n.AsDouble() : 0;
+    if (!IsWhole(value) || value < 1 || value > n_max) return Refuse(Invalid("n", fmt::format("[1, {}]", n_max)));
+    fields.n = static_cast<int>(value);
+  }
+  const Json& best_of = protocol::Get(body, "best_of");
+  if (!best_of.is_null() && !(best_of.is_number() && best_of.AsDouble() == fields.n))
+    return Refuse({.status = 400, .message = "best_of must equal n: answers are not ranked", .param = "best_of"});
+  return {};
+}
+
+}  // namespace
+
+ApiResult<SamplingFields> ReadSamplingFields(const Json& body, const ServiceOptions& options, int vocab_size) {
+  SamplingFields fields;
+  fields.use_cache = options.prefix_cache;
+  const SamplingDefaults& defaults = options.defaults;
+  fields.top_k = defaults.top_k.value_or(0);
+  fields.min_p = defaults.min_p.value_or(0);
+  fields.rules.repetition_penalty = defaults.repetition_penalty.value_or(1);
+  if (auto read = ReadCount(body, options.n_max, fields); !read) return Refuse(read.error());
+  if (auto read = ReadNumbers(body, fields); !read) return Refuse(read.error());
+  if (auto read = ReadSwitches(body, fields); !read) return Refuse(read.error());
+  if (auto read = ReadBias(body, vocab_size, fields); !read) return Refuse(read.error());
+  auto stops = ReadIds(body, "stop_token_ids", vocab_size);
+  if (!stops) return Refuse(stops.error());
+  fields.stop_token_ids = std::move(*stops);
+  auto allowed = ReadIds(body, "allowed_token_ids", vocab_size);
+  if (!allowed) return Refuse(allowed.error());
+  fields.rules.allowed_ids = std::move(*allowed);
+  const Json& salt = protocol::Get(body, "cache_salt");
+  if (!salt.is_null() && !salt.is_string()) return Refuse(Invalid("cache_salt", "any text"));
+  fields.cache_salt = protocol::Text(salt);
+  const Json& choice = protocol::Get(body, "tool_choice");
+  if (choice.is_object() && protocol::IsTrue(protocol::Get(choice, "disable_parallel_tool_use")))
+    fields.parallel_calls = false;
+  fields.gave_temperature = !protocol::Get(body, "temperature").is_null();
+  fields.gave_top_p = !protocol::Get(body, "top_p").is_null();
+  for (std::string_view name : {"max_tokens", "max_completion_tokens", "max_output_tokens"})
+    fields.gave_max_tokens = fields.gave_max_tokens || !protocol::Get(body, name).is_null();
+  return fields;
+}
+
+}  // namespace galley::serve

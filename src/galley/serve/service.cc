@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/serve/service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <mutex>
+#include <unordered_map>
+
+#include "galley/protocol/json.h"
+#include "galley/serve/service_impl.h"
+
+namespace galley::serve {
+namespace {
+
+using protocol::Json;
+using protocol::Protocol;
+
+constexpr int kRetryAfterMax = 60;
+
+struct ApiRow {
+  Endpoint endpoint;
+  Protocol protocol;
+  std::string_view id_prefix;
+};
+constexpr ApiRow kApis[] = {{Endpoint::kChat, Protocol::kChat, "chatcmpl-"},
+                            {Endpoint::kCompletions, Protocol::kCompletions, "cmpl-"},
+                            {Endpoint::kResponses, Protocol::kResponses, "resp_"},
+                            {Endpoint::kMessages, Protocol::kMessages, "msg_"}};
+
+const ApiRow* ApiOf(Endpoint endpoint) {
+  for (const ApiRow& row : kApis)
+    if (row.endpoint == endpoint) return &row;
+  return nullptr;
+}
+
+std::int64_t UnixTime() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+Json Milliseconds(double seconds) {
+  return seconds < 0 ? Json() : Json(seconds * 1e3);
+}
+
+}  // namespace
+
+PrepareContext Service::Impl::Context(text::Encoder& encoder, int key) {
+  return {.options = options,
+          .codec = codec,
+          .tokenizer = engine.tokenizer(),
+          .encoder = encoder,
+          .engine = engine,
+          .max_seq_len = engine.max_seq_len(),
+          .eos_id = engine.eos_id(),
+          .salt = keys.salt(key),
+          .unseeded_seed = ids.NextSeed()};
+}
+
+void Service::Impl::Answer(const Call& call, Response response) {
+  for (const auto& header : call.headers) response.headers.push_back(header);
+  metrics.RecordHttp(call.route == nullptr ? "none" : call.route->path, response.status);
+  call.reply->Send(std::move(response));
+}
+
+void Service::Impl::Answer(const Call& call, const ApiError& error) {
+  Answer(call, ErrorResponse(error, call.style, call.trace.request_id));
+}
+
+// How long until a place is likely free: everybody in front of the client, each for the mean time of a request.
+int Service::Impl::RetryAfter() const {
+  const int running = std::max(1, engine.stats().running);
+  const double wait_s = metrics.mean_request_s() * static_cast<double>(waiting.load()) / running;
+  return std::clamp(static_cast<int>(wait_s) + 1, 1, kRetryAfterMax);
+}
+
+void Service::Impl::Generate(const Call& call) {
+  const ApiRow& api = *ApiOf(call.route->endpoint);
+  if (refusing) {
+    metrics.RecordRefusal("draining");
+    Answer(call, ApiError{.status = 503, .message = "the server is shutting down", .retry_after_s = 5});
+    return;
+  }
+  if (waiting >= options.max_queue) {
+    metrics.RecordRefusal("queue_full");
+    Answer(call, ApiError{.status = 429,
+                          .message = fmt::format("{} requests are waiting, as many as --max-queue allows; come back "
+                                                 "later",
+                                                 waiting.load()),
+                          .retry_after_s = RetryAfter()});
+    return;
+  }
+  ApiResult<PreparedRequest> prepared = [&] {
+    EncoderPool::Loan encoder = encoders.Lend();
+    return PrepareRequest(api.protocol, call.request->body, Context(*encoder, call.key));
+  }();
+  if (!prepared) {
+    metrics.RecordRefusal("invalid");
+    Answer(call, prepared.error());
+    return;
+  }
+  const auto exchange = Open(call, api.id_prefix, std::move(*prepared));
+  exchange->Start();
+}
+
+std::shared_ptr<Exchange> Service::Impl::Open(const Call& call, std::string_view id_prefix, PreparedRequest prepared) {
+  std::int64_t choices = 0;
+  for (const PreparedPrompt& prompt : prepared.prompts) choices += prompt.request.n;
+  std::string prompts;
+  for (const PreparedPrompt& prompt : prepared.prompts) prompts += prompt.text;
+  const std::uint64_t number = next_number++;
+  Exchange::Setting setting{.engine = engine,
+                            .pool = *pool,
+                            .metrics = metrics,
+                            .id = std::string(id_prefix) + ids.Next(),
+                            .request_id = call.trace.request_id,
+                            .headers = call.headers,
+                            .fingerprint = "galley-" + options.version,
+                            .created_s = UnixTime(),
+                            .call_seed = ids.NextSeed(),
+                            .keep_output = options.log_prompts,
+                            .accepted = call.request->accepted,
+                            .admitted = [this] { --waiting; },
+                            .answered = {},
+                            .retired = [this, number] { Close(number); }};
+  setting.answered = [this, call, model = prepared.model, stream = prepared.stream, choices, id = setting.id,
+                      prompts = std::move(prompts)](const ExchangeReport& report) {
+    metrics.RecordHttp(call.route->path, report.status);
+    Remember({.id = id, .model = model, .route = std::string(call.route->path), .stream = stream, .report = report});
+    if (options.log) options.log(LogLine(call, id, model, stream, choices, prompts, report));
+  };
+  auto exchange = std::make_shared<Exchange>(std::move(setting), std::move(prepared), call.reply);
+  waiting += exchange->submissions();
+  std::lock_guard lock(mutex);
+  open.emplace(number, exchange);
+  return exchange;
+}
+
+void Service::Impl::Close(std::uint64_t number) {
+  std::lock_guard lock(mutex);
+  open.erase(number);
+  if (open.empty()) idle.notify_all();
+}
+
+void Service::Impl::Remember(Recent entry) {
+  std::lock_guard lock(mutex);
+  recent.push_back(std::move(entry));
+  if (recent.size() > kRecentMax) recent.pop_front();
+}
+
+std::string Service::Impl::LogLine(const Call& call, std::string_view id, std::string_view model, bool stream,
+                                   std::int64_t n, std::string_view prompts, const ExchangeReport& report) const {
+  const auto unix_ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+  Json line = Json::MakeObject({{"time_ms", static_cast<std::int64_t>(unix_ms.count())},
+                                {"event", "request"},
+                                {"request_id", call.trace.request_id},
+                                {"id", id},
+                                {"peer", call.request->peer},
+                                {"key", call.key},
+                                {"path", call.request->path},
+                                {"model", model},
+                                {"stream", stream},
+                                {"n", n},
+                                {"status", report.status},
+                                {"finish", report.record.reason},
+                                {"prompt_tokens", report.record.prompt_tokens},
+                                {"cached_tokens", report.record.cached_tokens},
+                                {"replayed_tokens", report.replayed_tokens},
+                                {"completion_tokens", report.record.completion_tokens},
+                                {"queue_ms", Milliseconds(report.times.started_s)},
+                                {"first_token_ms", Milliseconds(report.times.first_token_s)},
+                                {"total_ms", Milliseconds(report.times.end_s)}});
+  if (!call.trace.traceparent.empty()) line.Set("traceparent", call.trace.traceparent);
+  if (!report.error.empty()) line.Set("error", report.error);
+  if (options.log_prompts) line.Set("prompt", prompts).Set("output", report.output);
+  return DumpJson(line);
+}
+
+void Service::Impl::Dispatch(const Call& call) {
+  if (ApiOf(call.route->endpoint) != nullptr) {
+    Generate(call);
+    return;
+  }
+  using Handler = ApiResult<Response> (Impl::*)(const Call& call);
+  struct Row {
+    Endpoint endpoint;
+    Handler handler;
+  };
+  static constexpr Row kRows[] = {{Endpoint::kCountTokens, &Impl::CountTokens},
+                                  {Endpoint::kModels, &Impl::Models},
+                                  {Endpoint::kModel, &Impl::Model},
+                                  {Endpoint::kStoredResponse, &Impl::StoredResponse},
+                                  {Endpoint::kTokenize, &Impl::Tokenize},
+                                  {Endpoint::kDetokenize, &Impl::Detokenize},
+                                  {Endpoint::kHealth, &Impl::Ready},
+                                  {Endpoint::kLive, &Impl::Live},
+                                  {Endpoint::kReady, &Impl::Ready},
+                                  {Endpoint::kPing, &Impl::Live},
+                                  {Endpoint::kMetrics, &Impl::MetricsPage},
+                                  {Endpoint::kVersion, &Impl::Version},
+                                  {Endpoint::kServerInfo, &Impl::ServerInfo},
+                                  {Endpoint::kClearCache, &Impl::ClearCache},
+                                  {Endpoint::kLoad, &Impl::Load},
+                                  {Endpoint::kStats, &Impl::Stats},
+                                  {Endpoint::kPage, &Impl::Page}};
+  for (const Row& row : kRows) {
+    if (row.endpoint != call.route->endpoint) continue;
+    ApiResult<Response> response = (this->*row.handler)(call);
+    if (response)
+      Answer(call, std::move(*response));
+    else
+      Answer(call, response.error());
+    return;
+  }
+}
+
+Service::Service(EnginePort& engine, ServiceOptions options, Keys keys)
+    : impl_(std::make_unique<Impl>(engine, std::move(options), std::move(keys))) {}
+
+Service::~Service() {
+  RefuseNew();
+  Shutdown();
+  std::unique_lock lock(impl_->mutex);
+  impl_->idle.wait(lock, [this] { return impl_->open.empty(); });
+  lock.unlock();
+  impl_->pool.reset();
+}
+
+void Service::Handle(const std::shared_ptr<const Request>& request, const std::shared_ptr<Reply>& reply) {
+  Impl::Call call{.request = request, .reply = reply, .trace = TraceOf(request->headers, impl_->ids), .headers = {}};
+  call.headers.emplace_back("x-request-id", call.trace.request_id);
+  if (!call.trace.traceparent.empty()) call.headers.emplace_back("traceparent", call.trace.traceparent);
+  if (!call.trace.tracestate.empty()) call.headers.emplace_back("tracestate", call.trace.tracestate);
+  call.style = StyleOf(request->path);
+  const Match match = FindRoute(request->method, request->path);
+  call.route = match.route;
+  call.rest = match.rest;
+  const std::optional<int> key = impl_->keys.Check(request->headers);
+  if (!key && (match.route == nullptr || !match.route->open)) {
+    impl_->metrics.RecordRefusal("key");
+    impl_->Answer(call, ApiError{.status = 401, .message = "no valid API key; send `authorization: Bearer KEY`"});
+    return;
+  }
+  call.key = key.value_or(0);
+  if (match.route == nullptr) {
+    if (match.status == 405) call.headers.emplace_back("allow", std::string(match.allowed));
+    impl_->Answer(
+        call, ApiError{.status = match.status,
+                       .message = match.status == 405 ? fmt::format("{} takes {}, not {}", request->path, match.allowed,
+                                                                    request->method)
+                                                      : fmt::format("there is nothing at {}", request->path)});
+    return;
+  }
+  impl_->Dispatch(call);
+}
+
+void Service::SetReady(bool ready) {
+  impl_->ready = ready;
+}
+
+void Service::RefuseNew() {
+  impl_->ready = false;
+  impl_->refusing = true;
+}
+
+bool Service::WaitIdle(std::chrono::milliseconds patience) {
+  std::unique_lock lock(impl_->mutex);
+  return impl_->idle.wait_for(lock, patience, [this] { return impl_->open.empty(); });
+}
+
+void Service::Shutdown() {
+  std::vector<std::shared_ptr<Exchange>> exchanges;
+  {
+    std::lock_guard lock(impl_->mutex);
+    for (const auto& [number, exchange] : impl_->open) exchanges.push_back(exchange);
+  }
+  for (const auto& exchange : exchanges) exchange->Shutdown();
+}
+
+std::int64_t Service::open_requests() const {
+  std::lock_guard lock(impl_->mutex);
+  return static_cast<std::int64_t>(impl_->open.size());
+}
+
+}  // namespace galley::serve

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// The endpoints that generate nothing.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "galley/protocol/json.h"
+#include "galley/protocol/shape.h"
+#include "galley/serve/service_impl.h"
+
+namespace galley::serve {
+namespace {
+
+using protocol::Json;
+
+Response JsonResponse(const Json& body, int status = 200) {
+  return {.status = status, .headers = {{"content-type", "application/json"}}, .body = DumpJson(body)};
+}
+
+Response TextResponse(std::string body, std::string_view type, int status = 200) {
+  return {.status = status, .headers = {{"content-type", std::string(type)}}, .body = std::move(body)};
+}
+
+ApiResult<Json> ReadObject(std::string_view body, const protocol::RequestLimits& limits) {
+  auto json = protocol::ReadBody(body, limits);
+  if (!json) return Refuse(FromError(json.error()));
+  if (!json->is_object()) return Refuse({.status = 400, .message = "the body must be a JSON object"});
+  return std::move(*json);
+}
+
+Json Seconds(double seconds) {
+  return seconds < 0 ? Json() : Json(seconds);
+}
+
+}  // namespace
+
+ApiResult<Response> Service::Impl::CountTokens(const Call& call) {
+  EncoderPool::Loan encoder = encoders.Lend();
+  const auto count = CountPromptTokens(call.request->body, Context(*encoder, call.key));
+  if (!count) return Refuse(count.error());
+  return JsonResponse(Json::MakeObject({{"input_tokens", *count}}));
+}
+
+Json Service::Impl::ModelJson(const std::string& name) const {
+  return Json::MakeObject({{"id", name},
+                           {"object", "model"},
+                           {"created", 0},
+                           {"owned_by", "galley"},
+                           {"root", options.model_names.front()},
+                           {"parent", nullptr},
+                           {"max_model_len", engine.max_seq_len()}});
+}
+
+ApiResult<Response> Service::Impl::Models(const Call&) {
+  Json data(Json::Array{}), models(Json::Array{});
+  for (const std::string& name : options.model_names) {
+    data.Push(ModelJson(name));
+    // Some clients look here instead.
+    models.Push(Json::MakeObject({{"name", name}, {"model", name}, {"slug", name}}));
+  }
+  return JsonResponse(Json::MakeObject({{"object", "list"}, {"data", std::move(data)}, {"models", std::move(models)}}));
+}
+
+ApiResult<Response> Service::Impl::Model(const Call& call) {
+  const auto found = std::find(options.model_names.begin(), options.model_names.end(), call.rest);
+  if (found == options.model_names.end())
+    return Refuse({.status = 404,
+                   .message = fmt::format("The model `{}` does not exist", call.rest),
+                   .param = "model",
+                   .code = "model_not_found"});
+  return JsonResponse(ModelJson(*found));
+}
+
+ApiResult<Response> Service::Impl::StoredResponse(const Call& call) {
+  return Refuse({.status = 404,
+                 .message = fmt::format("there is no response {}: this server stores none; send the conversation again",
+                                        call.rest)});
+}
+
+ApiResult<Response> Service::Impl::Tokenize(const Call& call) {
+  auto body = ReadObject(call.request->body, options.limits);
+  if (!body) return Refuse(body.error());
+  EncoderPool::Loan encoder = encoders.Lend();
+  Result<std::vector<TokenId>> prompt_ids;
+  const Json& prompt = protocol::Get(*body, "prompt");
+  if (prompt.is_string()) {
+    const Json& add = protocol::Get(*body, "add_special_tokens");
+    const bool special = add.is_null() || protocol::IsTrue(add);
+    prompt_ids = special ? EncodePrompt(protocol::RenderText(protocol::Text(prompt)), *encoder)
+                         : (*encoder).Encode(protocol::Text(prompt));
+  } else if (protocol::Get(*body, "messages").is_array()) {
+    if (protocol::Get(*body, "model").is_null()) body->Set("model", options.model_names.front());
+    const auto parsed = protocol::ConvertBody(protocol::Protocol::kChat, *body, codec);
+    if (!parsed) return Refuse(FromError(parsed.error()));
+    prompt_ids = EncodePrompt(protocol::RenderRequest(*parsed, codec), *encoder);
+  } else {
+    return Refuse({.status = 400, .message = "give `prompt`, a text, or `messages`, a chat", .param = "prompt"});
+  }
+  if (!prompt_ids) return Refuse(FromError(prompt_ids.error()));
+  Json answer = Json::MakeObject({{"count", static_cast<std::int64_t>(prompt_ids->size())},
+                                  {"max_model_len", engine.max_seq_len()},
+                                  {"tokens", Json(Json::Array(prompt_ids->begin(), prompt_ids->end()))}});
+  if (protocol::IsTrue(protocol::Get(*body, "return_token_strs"))) {
+    Json spellings(Json::Array{});
+    for (const TokenId id : *prompt_ids) spellings.Push(Json(engine.tokenizer().Spelling(id).value_or("")));
+    answer.Set("token_strs", std::move(spellings));
+  }
+  return JsonResponse(answer);
+}
+
+ApiResult<Response> Service::Impl::Detokenize(const Call& call) {
+  const auto body = ReadObject(call.request->body, options.limits);
+  if (!body) return Refuse(body.error());
+  const Json& tokens = protocol::Get(*body, "tokens");
+  if (!tokens.is_array())
+    return Refuse({.status = 400, .message = "tokens: must be a list of prompt_ids", .param = "tokens"});
+  std::vector<TokenId> prompt_ids;
+  for (const Json& token : protocol::Elements(tokens)) {
+    const double id = token.is_number() ? token.AsDouble() : -1;
+    if (!(id >= 0 && id < engine.tokenizer().vocab_size()) || id != std::floor(id))
+      return Refuse({.status = 400,
+                     .message = fmt::format("tokens: {} is not an id in [0, {})", DumpJson(token),
+                                            engine.tokenizer().vocab_size()),
+                     .param = "tokens"});
+    prompt_ids.push_back(static_cast<TokenId>(id));
+  }
+  const auto text = engine.tokenizer().Decode(prompt_ids);
+  if (!text) return Refuse(FromError(text.error()));
+  return JsonResponse(Json::MakeObject({{"prompt", *text}, {"text", *text}}));
+}
+
+ApiResult<Response> Service::Impl::Live(const Call&) {
+  return TextResponse("ok\n", "text/plain; charset=utf-8");
+}
+
+ApiResult<Response> Service::Impl::Ready(const Call&) {
+  if (ready) return TextResponse("ok\n", "text/plain; charset=utf-8");
+  return Refuse({.status = 503, .message = "the server is shutting down"});
+}
+
+ApiResult<Response> Service::Impl::MetricsPage(const Call&) {
+  Gauges gauges{.engine = engine.stats(), .max_seq_len = engine.max_seq_len(), .draining = !ready};
+  {
+    std::lock_guard lock(mutex);
+    gauges.open_requests = static_cast<std::int64_t>(open.size());
+  }
+  return TextResponse(metrics.Render(gauges), "text/plain; version=0.0.4; charset=utf-8");
+}
+
+ApiResult<Response> Service::Impl::Version(const Call&) {
+  return JsonResponse(Json::MakeObject({{"version", options.version}, {"server", "galley"}}));
+}
+
+ApiResult<Response> Service::Impl::ServerInfo(const Call&) {
+  const auto fixed = protocol::ParseJson(options.info.empty() ? "{}" : options.info);
+  Json info = fixed && fixed->is_object() ? *fixed : Json(Json::Object{});
+  info.Set("version", options.version).Set("model", options.model_names.front());
+  Json names(Json::Array{});
+  for (const std::string& name : options.model_names) names.Push(Json(name));
+  info.Set("served_model_names", std::move(names)).Set("max_model_len", engine.max_seq_len());
+  info.Set("max_queue", options.max_queue).Set("workers", options.workers);
+  return JsonResponse(info);
+}
+
+ApiResult<Response> Service::Impl::ClearCache(const Call&) {
+  engine.ClearCache();
+  return JsonResponse(Json::MakeObject({{"success", true}}));
+}
+
+ApiResult<Response> Service::Impl::Load(const Call&) {
+  std::lock_guard lock(mutex);
+  return JsonResponse(Json::MakeObject({{"server_load", static_cast<std::int64_t>(open.size())}}));
+}
+
+ApiResult<Response> Service::Impl::Stats(const Call&) {
+  const engine::EngineStats stats = engine.stats();
+  Json list(Json::Array{});
+  std::lock_guard lock(mutex);
+  for (const Recent& entry : recent) {
+    const ExchangeReport& report = entry.report;
+    list.Push(Json::MakeObject({{"id", entry.id},
+                                {"model", entry.model},
+                                {"route", entry.route},
+                                {"stream", entry.stream},
+                                {"finish", report.record.reason},
+                                {"prompt_tokens", report.record.prompt_tokens},
+                                {"cached_tokens", report.record.cached_tokens},
+                                {"completion_tokens", report.record.completion_tokens},
+                                {"queue_s", Seconds(report.times.started_s)},
+                                {"first_token_s", Seconds(report.times.first_token_s)},
+                                {"total_s", Seconds(report.times.end_s)}}));
+  }
+  return JsonResponse(Json::MakeObject({{"model", options.model_names.front()},
+                                        {"version", options.version},
+                                        {"ready", ready.load()},
+                                        {"open", static_cast<std::int64_t>(open.size())},
+                                        {"running", stats.running},
+                                        {"waiting", stats.waiting},
+                                        {"blocks_total", stats.blocks_total},
+                                        {"blocks_active", stats.blocks_active},
+                                        {"blocks_cached", stats.blocks_cached},
+                                        {"recent", std::move(list)}}));
+}
+
+ApiResult<Response> Service::Impl::Page(const Call&) {
+  if (options.page.empty()) return Refuse({.status = 404, .message = "this build has no page"});
+  return TextResponse(options.page, "text/html; charset=utf-8");
+}
+
+}  // namespace galley::serve

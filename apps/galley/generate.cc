@@ -151,7 +151,7 @@ Result<int> RunGenerate(Context& context) {
   const bool thinking = values.Bool("thinking") && !values.Bool("raw") && prompt.ids.empty();
 
   ASSIGN_OR_RETURN(const std::filesystem::path model_dir, ModelDir(context));
-  ASSIGN_OR_RETURN(const auto generator, context.make_generator(ReadGeneratorOptions(values, model_dir)));
+  ASSIGN_OR_RETURN(auto generator, context.make_generator(ReadGeneratorOptions(values, model_dir)));
   AnswerRequest request;
   ASSIGN_OR_RETURN(request.prompt_ids, Encode(values, std::move(prompt), *generator));
   request.thinking = thinking;
@@ -169,6 +169,8 @@ Result<int> RunGenerate(Context& context) {
   printer.End();
   if (json) terminal.Write(AnswerJson(answer, request.prompt_ids, settings, thinking, generator->tokenizer()));
   if (values.Bool("show-timings")) terminal.Note(TimingsLine(request.prompt_ids.size(), answer.result));
+  // This waits for the step that runs; a second interrupt still ends the process.
+  generator.reset();
   const bool cancelled = answer.result.finish == engine::FinishReason::kCancelled;
   return cancelled && interrupt.requested() ? Info(ErrorCode::kCancelled).exit_code : kExitOk;
 }

@@ -27,7 +27,7 @@ std::vector<BadInput> Cases() {
       {"prompt_ids", "no tokens", [](EngineRequest& r) { r.prompt_ids.clear(); }},
       {"length of prompt_ids", "outside 1 … 1024", [](EngineRequest& r) { r.prompt_ids.assign(1025, 5); }},
       {"length of prompt_ids", "outside 1 … 1024", [](EngineRequest& r) { r.prompt_ids.assign(1'000'000, 5); }},
-      {"prompt", "this model holds 1024", [](EngineRequest& r) { r.max_tokens = 2000; }},
+      {"prompt", "this model holds 1025", [](EngineRequest& r) { r.max_tokens = 2000; }},
       {"prompt_ids", "id 512 at place 2 is outside the vocabulary of 512",
        [](EngineRequest& r) { r.prompt_ids[2] = 512; }},
       {"prompt_ids", "id -7 at place 0", [](EngineRequest& r) { r.prompt_ids[0] = -7; }},

@@ -125,7 +125,11 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   scheduling.step_rows_max = options.step_rows_max;
   scheduling.drafts = resolved.speculation.draft_tokens;
   scheduling.steps_in_flight_max = options.synchronous ? 1 : 2;
-  scheduling.max_seq_len = impl->loaded.max_seq_len();
+  // The last token of a sequence is never run, so it needs no position.
+  scheduling.max_seq_len = impl->loaded.max_seq_len() + 1;
+  // Small steps keep room for one decode with its drafts.
+  scheduling.prefill_rows_min =
+      std::clamp(options.step_rows_max - 1 - scheduling.drafts, 1, scheduling.prefill_rows_min);
   scheduling.itl_target_us = static_cast<sched::TimeUs>(options.itl_target_s * 1e6);
   // Submit keeps to the limit; the scheduler cannot tell yet which of those that arrive together will run at once.
   scheduling.queue_max = options.queue_max + options.max_seqs;

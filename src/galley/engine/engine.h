@@ -83,6 +83,7 @@ struct EngineRequest {
   int priority = 0;
   double deadline_s = 0;  // from now; 0: none
   bool use_cache = true;
+  bool report_prefill = false;  // send PrefillEvents
   // Prompt lengths at which a next turn will match, ascending; empty: after the prompt's last <｜Assistant｜>, since
   // later prompts drop the reasoning that follows. For engines with snapshots.
   std::vector<Position> snapshot_points = {};
@@ -109,6 +110,11 @@ struct PromptEvent {
   Position first = 1;  // of tokens[0]; position 0 has nothing before it and so no probability
   std::vector<GeneratedToken> tokens = {};
 };
+// How far the prompt has got, after each of its chunks; only with EngineRequest::report_prefill.
+struct PrefillEvent {
+  Position done = 0;
+  Position total = 0;
+};
 // The texts of a branch's events joined are its output: valid UTF-8, without stop ids, up to the stop string. What may
 // still become part of one, or is half a character, is held back until later events.
 struct TokenEvent {
@@ -126,7 +132,7 @@ struct FinishedEvent {
   std::optional<TokenId> stop_id = {};          // or the id
   SpeculationCounts speculation = {};           // drafts of this branch
 };
-using EngineEvent = std::variant<StartedEvent, PromptEvent, TokenEvent, FinishedEvent>;
+using EngineEvent = std::variant<StartedEvent, PrefillEvent, PromptEvent, TokenEvent, FinishedEvent>;
 
 // Runs on the engine's thread; must not block and must not call the engine other than Submit and Cancel.
 using EventSink = std::function<void(const EngineEvent&)>;

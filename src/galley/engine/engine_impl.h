@@ -104,6 +104,7 @@ struct Engine::Impl {
   void TakeOutcome(StepOutcome outcome);
   // Text of the tokens of one draw; cuts the draw where a stop string ends.
   void TakeDraw(const sched::Sequence& sequence, sched::DrawResult& draw, std::span<Result<GeneratedToken>> tokens);
+  void ReportPrefill(const sched::StepPlan& plan);
   void CountDrafts(const sched::Sequence& sequence, const sched::DrawResult& draw, const StepOutcome::Drafts& drafts);
   static void ReportScores(Live& request, PromptEvent event);
   [[nodiscard]] StepJob MakeJob(const sched::StepPlan& plan) const;

@@ -70,6 +70,7 @@ void Engine::Impl::TakeOutcome(StepOutcome outcome) {
     scheduler->Fail(outcome.step, outcome.status.error());
     return;
   }
+  ReportPrefill(plan);
   for (StepOutcome::Scores& scores : outcome.scores) {
     const auto found = live.find(plan.prefill[scores.prefill].request);
     if (found != live.end()) ReportScores(found->second, std::move(scores.event));
@@ -84,6 +85,15 @@ void Engine::Impl::TakeOutcome(StepOutcome outcome) {
     CountDrafts(*sequence, draw, outcome.drafts[i]);
   }
   scheduler->Advance(outcome.done);
+}
+
+void Engine::Impl::ReportPrefill(const sched::StepPlan& plan) {
+  for (const sched::SequenceRows& rows : plan.prefill) {
+    const auto found = live.find(rows.request);
+    if (found == live.end() || !found->second.context->report_prefill) continue;
+    const auto total = static_cast<Position>(found->second.context->prompt.size());
+    if (rows.end() <= total) found->second.sink(PrefillEvent{.done = rows.end(), .total = total});
+  }
 }
 
 // A draw may have been cut where a stop string ended; drafts behind that were not accepted.

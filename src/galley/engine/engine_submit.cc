@@ -75,6 +75,7 @@ Result<std::shared_ptr<const DrawContext>> Engine::Impl::MakeContext(EngineReque
   context->sampling = request.sampling;
   context->rules = std::move(request.rules);
   context->prompt_logprobs = request.prompt_logprobs;
+  context->report_prefill = request.report_prefill;
   context->min_tokens = request.min_tokens;
   context->stop_ids = std::move(request.stop_ids);
   context->constraint = std::move(request.constraint);

@@ -30,6 +30,7 @@ struct DrawContext {
   SamplingParams sampling;
   LogitRules rules;
   int prompt_logprobs = -1;
+  bool report_prefill = false;
   int min_tokens = 0;
   std::vector<TokenId> stop_ids;
   StopSet stops;

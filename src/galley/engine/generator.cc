@@ -5,13 +5,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <condition_variable>
+#include <deque>
 #include <limits>
-#include <optional>
+#include <mutex>
 
-#include "galley/backend/sampling.h"
-#include "galley/engine/loaded_model.h"
-#include "galley/engine/sequence.h"
+#include "galley/engine/engine.h"
 #include "galley/engine/token_check.h"
 
 namespace galley::engine {
@@ -23,147 +22,121 @@ Status CheckRange(std::string_view field, double value, double low, double high,
              fmt::format("{} is outside {}{}, {}]", value, low_open ? "(" : "[", low, high), std::string(field));
 }
 
-class Stopwatch {
+using Clock = std::chrono::steady_clock;
+
+// Rows that a step needs at least: a prompt's, a decode's, and its drafts'.
+constexpr int kStepRowsMin = 8;
+// How often a caller who waits for a step is asked whether to go on.
+constexpr std::chrono::milliseconds kPoll{20};
+
+double SecondsBetween(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+// Events of one request, from the engine's thread to the caller's.
+class Mailbox {
  public:
-  [[nodiscard]] double Seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  void Put(const EngineEvent& event) {
+    {
+      const std::lock_guard lock(mutex_);
+      events_.push_back(event);
+    }
+    changed_.notify_one();
+  }
+  // Nothing when none came for a while.
+  [[nodiscard]] std::optional<EngineEvent> Take() {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, kPoll, [this] { return !events_.empty(); })) return std::nullopt;
+    EngineEvent event = std::move(events_.front());
+    events_.pop_front();
+    return event;
   }
 
  private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<EngineEvent> events_;
 };
 
-class LocalGenerator final : public Generator {
+// One request at a time through an engine. Replay after a prefix hit is exact, so that an answer does not depend on
+// what was asked before.
+class EngineGenerator final : public Generator {
  public:
-  LocalGenerator(LoadedModel loaded, const GeneratorOptions& options) : loaded_(std::move(loaded)), options_(options) {}
+  EngineGenerator(std::unique_ptr<Engine> engine, std::int64_t max_seq_len)
+      : engine_(std::move(engine)), max_seq_len_(max_seq_len) {}
 
-  [[nodiscard]] const model::Config& config() const override { return loaded_.config(); }
-  [[nodiscard]] const text::Tokenizer& tokenizer() const override { return loaded_.tokenizer(); }
+  [[nodiscard]] const model::Config& config() const override { return engine_->config(); }
+  [[nodiscard]] const text::Tokenizer& tokenizer() const override { return engine_->tokenizer(); }
   [[nodiscard]] Result<GenerateResult> Generate(const GenerateRequest& request) override;
 
  private:
   [[nodiscard]] Status Check(const GenerateRequest& request) const;
-  // Logits of the last prompt row; nothing when the request was cancelled on the way.
-  [[nodiscard]] Result<std::optional<std::vector<float>>> Prefill(const GenerateRequest& request,
-                                                                  Sequence& sequence) const;
-  [[nodiscard]] Result<GeneratedToken> Draw(const GenerateRequest& request, std::span<const float> logits,
-                                            Position position, TokenConstraint* constraint) const;
 
-  LoadedModel loaded_;
-  GeneratorOptions options_;
+  std::unique_ptr<Engine> engine_;
+  std::int64_t max_seq_len_;
 };
 
-Status LocalGenerator::Check(const GenerateRequest& request) const {
+Status EngineGenerator::Check(const GenerateRequest& request) const {
   RETURN_IF_ERROR(request.sampling.Validate());
   RETURN_IF_ERROR(CheckRange("max-tokens", request.max_tokens, 1, 1 << 30));
   if (request.prompt_ids.empty())
     return Err(ErrorCode::kInvalidArgument, "the prompt has no tokens; give some text", "prompt");
   RETURN_IF_ERROR(CheckPromptIds(request.prompt_ids, config(), "prompt"));
   const auto length = static_cast<std::int64_t>(request.prompt_ids.size());
-  if (length > loaded_.max_seq_len()) {
+  if (length > max_seq_len_) {
     return Err(ErrorCode::kInvalidArgument,
                fmt::format("{} tokens do not fit the context of {}; shorten the prompt or raise --max-seq-len", length,
-                           loaded_.max_seq_len()),
+                           max_seq_len_),
                "prompt");
   }
   return {};
 }
 
-Result<std::optional<std::vector<float>>> LocalGenerator::Prefill(const GenerateRequest& request,
-                                                                  Sequence& sequence) const {
-  const std::span<const TokenId> prompt = request.prompt_ids;
-  const auto chunk = static_cast<std::size_t>(options_.prefill_chunk);
-  for (std::size_t done = 0; done < prompt.size();) {
-    if (request.cancelled && request.cancelled()) return std::optional<std::vector<float>>();
-    const std::size_t rows = std::min(chunk, prompt.size() - done);
-    const bool last = done + rows == prompt.size();
-    ASSIGN_OR_RETURN(std::vector<float> logits, sequence.Append(prompt.subspan(done, rows), last ? 1 : 0));
-    done += rows;
-    if (request.on_prefill)
-      request.on_prefill(static_cast<std::int64_t>(done), static_cast<std::int64_t>(prompt.size()));
-    if (last) return std::optional(std::move(logits));
-  }
-  return std::optional<std::vector<float>>();
-}
-
-Result<GeneratedToken> LocalGenerator::Draw(const GenerateRequest& request, std::span<const float> logits,
-                                            Position position, TokenConstraint* constraint) const {
-  const SamplingParams& s = request.sampling;
-  std::vector<float> allowed;
-  if (constraint != nullptr) {
-    std::vector<std::uint32_t> mask(MaskWords(config().vocab_size));
-    RETURN_IF_ERROR(constraint->FillMask(mask));
-    allowed.assign(logits.begin(), logits.end());
-    ApplyMask(mask, allowed);
-  }
-  const std::span<const float> final_logits = constraint == nullptr ? logits : std::span<const float>(allowed);
-  const std::optional<TokenId> id = backend::SampleRow(final_logits, {.temperature = static_cast<float>(s.temperature),
-                                                                      .top_k = s.top_k,
-                                                                      .top_p = static_cast<float>(s.top_p),
-                                                                      .min_p = static_cast<float>(s.min_p),
-                                                                      .seed = s.seed,
-                                                                      .position = position});
-  if (!id && constraint != nullptr) {
-    return Err(ErrorCode::kInternal, fmt::format("the constraint leaves no token at position {}", position));
-  }
-  if (!id) {
-    return Err(
-        ErrorCode::kCorrupt,
-        fmt::format("the model gave no usable logit at position {}: its weights hold NaN or infinity", position));
-  }
-  if (constraint != nullptr && !constraint->Accept(*id)) {
-    return Err(ErrorCode::kInternal,
-               fmt::format("the constraint allowed token {} at position {} and then refused it", *id, position));
-  }
-  GeneratedToken token{.id = *id, .logprob = 0, .alternatives = {}};
-  if (s.top_logprobs < 0) return token;
-  token.logprob = backend::LogProbability(logits, *id);
-  for (const backend::RankedToken& ranked : backend::TopTokens(logits, s.top_logprobs)) {
-    token.alternatives.push_back({.id = ranked.id, .logprob = ranked.logprob});
-  }
-  return token;
-}
-
-Result<GenerateResult> LocalGenerator::Generate(const GenerateRequest& request) {
+Result<GenerateResult> EngineGenerator::Generate(const GenerateRequest& request) {
   RETURN_IF_ERROR(Check(request));
-  const auto prompt_length = static_cast<Position>(request.prompt_ids.size());
-  const Position keep = options_.decoder_keep;
-  Sequence sequence(loaded_, keep > 0 ? std::max<Position>(0, prompt_length - keep) : 0);
-  GenerateResult result;
-
-  const Stopwatch prefill;
-  ASSIGN_OR_RETURN(std::optional<std::vector<float>> logits, Prefill(request, sequence));
-  result.timings.prefill_s = prefill.Seconds();
-  if (!logits) {
-    result.finish = FinishReason::kCancelled;
-    return result;
-  }
-  const std::shared_ptr<TokenConstraint> constraint =
-      request.constraint == nullptr ? nullptr : request.constraint->Clone();
-  const Stopwatch decode;
+  EngineRequest ask;
+  ask.prompt_ids = request.prompt_ids;
+  ask.sampling = request.sampling;
   // The last token drawn is never run, so one more than the room in the context can be drawn.
-  const std::int64_t room = loaded_.max_seq_len() - prompt_length + 1;
-  const std::int64_t limit = std::min<std::int64_t>(request.max_tokens, room);
+  const std::int64_t room = max_seq_len_ - static_cast<std::int64_t>(request.prompt_ids.size()) + 1;
+  ask.max_tokens = static_cast<int>(std::min<std::int64_t>(request.max_tokens, room));
+  ask.stop_ids = request.stop_ids;
+  ask.constraint = request.constraint;
+  ask.report_prefill = request.on_prefill != nullptr;
+
+  const auto mailbox = std::make_shared<Mailbox>();
+  const Clock::time_point start = Clock::now();
+  ASSIGN_OR_RETURN(const RequestId id,
+                   engine_->Submit(std::move(ask), [mailbox](const EngineEvent& event) { mailbox->Put(event); }));
+  GenerateResult result;
+  Clock::time_point first = start;
+  std::optional<FinishReason> ended;  // by the caller; what the engine still says is not heard
+  const auto end = [&](FinishReason reason) {
+    ended = reason;
+    engine_->Cancel(id);
+  };
   while (true) {
-    ASSIGN_OR_RETURN(GeneratedToken token, Draw(request, *logits, sequence.length(), constraint.get()));
-    const bool stop_id =
-        (constraint != nullptr && constraint->IsComplete()) ||
-        std::find(request.stop_ids.begin(), request.stop_ids.end(), token.id) != request.stop_ids.end();
-    result.tokens.push_back(std::move(token));
-    const bool go_on = !request.on_token || request.on_token(result.tokens.back());
-    if (stop_id || !go_on) {
-      result.finish = FinishReason::kStop;
-      break;
+    if (!ended && request.cancelled && request.cancelled()) end(FinishReason::kCancelled);
+    const std::optional<EngineEvent> event = mailbox->Take();
+    if (!event) continue;
+    if (const auto* finished = std::get_if<FinishedEvent>(&*event)) {
+      if (!ended && finished->reason == sched::FinishReason::kError) return Err(finished->error);
+      if (result.tokens.empty()) first = Clock::now();
+      result.timings = {.prefill_s = SecondsBetween(start, first), .decode_s = SecondsBetween(first, Clock::now())};
+      result.finish = ended                                              ? *ended
+                      : finished->reason == sched::FinishReason::kLength ? FinishReason::kLength
+                                                                         : FinishReason::kStop;
+      return result;
     }
-    if (static_cast<std::int64_t>(result.tokens.size()) >= limit) break;
-    if (request.cancelled && request.cancelled()) {
-      result.finish = FinishReason::kCancelled;
-      break;
+    if (ended) continue;
+    if (const auto* prefill = std::get_if<PrefillEvent>(&*event)) {
+      if (request.on_prefill) request.on_prefill(prefill->done, prefill->total);
+    } else if (const auto* token = std::get_if<TokenEvent>(&*event)) {
+      if (result.tokens.empty()) first = Clock::now();
+      result.tokens.push_back(token->token);
+      if (request.on_token && !request.on_token(token->token)) end(FinishReason::kStop);
     }
-    ASSIGN_OR_RETURN(logits, sequence.Append({&result.tokens.back().id, 1}, 1));
   }
-  result.timings.decode_s = decode.Seconds();
-  return result;
 }
 
 }  // namespace
@@ -183,19 +156,20 @@ Status SamplingParams::Validate() const {
 
 Result<std::unique_ptr<Generator>> Generator::Create(const GeneratorOptions& options) {
   RETURN_IF_ERROR(CheckRange("decoder-keep", options.decoder_keep, 0, 1 << 30));
-  ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Load({.model_dir = options.model_dir,
-                                                          .backend = options.backend,
-                                                          .isa = options.isa,
-                                                          .threads = options.threads,
-                                                          .rows_max = options.prefill_chunk,
-                                                          .logit_rows_max = 1,
-                                                          .sequences_max = 1,
-                                                          .blocks = 0,
-                                                          .drafts = false,
-                                                          .window_places = 0,
-                                                          .max_seq_len = options.max_seq_len,
-                                                          .longest = 0}));
-  return std::unique_ptr<Generator>(std::make_unique<LocalGenerator>(std::move(loaded), options));
+  RETURN_IF_ERROR(CheckRange("prefill-chunk", options.prefill_chunk, 1, 1 << 16));
+  EngineOptions engine;
+  engine.model_dir = options.model_dir;
+  engine.backend = options.backend;
+  engine.isa = options.isa;
+  engine.threads = options.threads;
+  engine.max_seq_len = options.max_seq_len;
+  engine.max_seqs = 1;
+  engine.step_rows_max = std::max(options.prefill_chunk, kStepRowsMin);
+  engine.replay = kv::ReplayMode::kExact;
+  engine.decoder_keep = options.decoder_keep;
+  ASSIGN_OR_RETURN(std::unique_ptr<Engine> made, Engine::Create(engine));
+  const std::int64_t max_seq_len = made->max_seq_len();
+  return std::unique_ptr<Generator>(std::make_unique<EngineGenerator>(std::move(made), max_seq_len));
 }
 
 }  // namespace galley::engine

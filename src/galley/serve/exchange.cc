@@ -192,7 +192,8 @@ void Exchange::Take(std::size_t index, const engine::StartedEvent& event) {
   if (request_.stream && state_ == ReplyState::kNothing) StartStream();
 }
 
-// Nothing asks the engine for log probabilities of prompts.
+// Nothing asks the engine how far a prompt is, nor for log probabilities of prompts.
+void Exchange::Take(std::size_t /*submission*/, const engine::PrefillEvent& /*event*/) {}
 void Exchange::Take(std::size_t /*submission*/, const engine::PromptEvent& /*event*/) {}
 
 void Exchange::Take(std::size_t index, const engine::TokenEvent& event) {

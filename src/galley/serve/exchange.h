@@ -110,6 +110,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   void Run();
 
   void Take(std::size_t submission, const engine::StartedEvent& event);
+  void Take(std::size_t submission, const engine::PrefillEvent& event);
   void Take(std::size_t submission, const engine::PromptEvent& event);
   void Take(std::size_t submission, const engine::TokenEvent& event);
   void Take(std::size_t submission, const engine::FinishedEvent& event);

@@ -147,7 +147,7 @@ TEST(BenchThroughput, PrintsATable) {
   const RunOutcome outcome = Bench({"throughput", "--model", Probe(), "--requests", "2", "--prompt-len", "uniform:3:5",
                                     "--output-len", "2", "--concurrency", "1,2", "--repeat", "2", "--seed", "9"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("throughput of v41_probe, backend ref: 2 requests, prompts of uniform:3:5 tokens "
+  EXPECT_THAT(outcome.out, HasSubstr("throughput of v41_probe, backend auto: 2 requests, prompts of uniform:3:5 tokens "
                                      "(nothing shared), outputs of 2, seed 9, median of 2 rounds\n"));
   EXPECT_THAT(outcome.out, HasSubstr("\noutput tokens a second"));
   EXPECT_THAT(outcome.out, HasSubstr("\n2 at once ÷ 1 at once: "));

@@ -33,6 +33,7 @@ LoadOptions LoadOptionsFor(const EngineOptions& options, const model::Config& co
   return {.model_dir = options.model_dir,
           .backend = options.backend,
           .isa = options.isa,
+          .expert_memory = options.expert_memory,
           .threads = options.threads,
           .rows_max = options.step_rows_max,
           .logit_rows_max = options.max_seqs,

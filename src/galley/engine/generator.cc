@@ -162,6 +162,7 @@ Result<std::unique_ptr<Generator>> Generator::Create(const GeneratorOptions& opt
   ASSIGN_OR_RETURN(LoadedModel loaded, LoadedModel::Load({.model_dir = options.model_dir,
                                                           .backend = options.backend,
                                                           .isa = options.isa,
+                                                          .expert_memory = options.expert_memory,
                                                           .threads = options.threads,
                                                           .rows_max = options.prefill_chunk,
                                                           .logit_rows_max = 1,

@@ -19,6 +19,7 @@ struct MemoryOptions {
   int blocks = 0;
   int slots = 0;
   int snapshots = 0;
+  std::int64_t expert_memory = -1;  // for routed experts when they stay on disk; -1: all are in memory
   model::RewindRows rewind = {};
 };
 

@@ -57,6 +57,7 @@ engine::GeneratorOptions ReadGeneratorOptions(const options::Values& values, con
   options.max_seq_len = values.Int("max-seq-len");
   options.backend = values.String("backend");
   options.isa = values.String("isa");
+  if (values.String("experts") == "disk") options.expert_memory = values.Int("expert-memory");
   if (values.String("decoder-truncation") == "compact")
     options.decoder_keep = static_cast<int>(values.Int("decoder-keep"));
   return options;

@@ -13,9 +13,9 @@
 
 #include "bench.h"
 #include "galley/backend/cpu/cpu_backend.h"
+#include "galley/backend/cpu/topology.h"
 #include "galley/base/check.h"
 #include "galley/base/rng.h"
-#include "galley/base/thread_pool.h"
 
 namespace galley::app {
 namespace {
@@ -435,7 +435,7 @@ Result<int> RunBenchLayers(Context& context) {
       std::find_if(std::begin(kShapes), std::end(kShapes), [&](const Shape& s) { return s.name == shape_name; });
   CHECK(shape != std::end(kShapes)) << "the option table allows " << shape_name;
   ASSIGN_OR_RETURN(const backend::cpu::IsaEntry* isa, backend::cpu::FindIsa(values.String("isa")));
-  const int threads = values.Int("threads") == 0 ? UsableProcessors() : static_cast<int>(values.Int("threads"));
+  const int threads = backend::cpu::PlaceThreads(static_cast<int>(values.Int("threads"))).threads;
   backend::cpu::CpuBackend cpu({.threads = threads, .isa = "auto", .processors = {}}, *isa);
   const bool processor_time = values.Bool("processor-time");
   const Stopwatch watch(processor_time, threads);

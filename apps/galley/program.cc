@@ -83,9 +83,11 @@ constexpr Command kCommands[] = {
      "Kinds:\n"
      "  throughput   many requests at once through the engine: rates, latencies, prefix hits, rows computed\n"
      "  verify-plan  planning of verify lengths on simulated devices: throughput against fixed lengths; no model\n"
+     "  layers       one layer at its true shape on the processor, beside the machine's own limits\n"
      "\n"
      "  galley bench throughput --prompt-len 256 --output-len 32 --concurrency 1,4,16\n"
      "  galley bench throughput --shared-tokens 1024 --prompt-len 16 --prefix-cache both\n"
+     "  galley bench layers --shape v41\n"
      "  galley bench throughput --prompt-len lognormal:200:0.8:2000 --output-len zipf:1.1:64 --json\n",
      RunBench},
     {"sim", "simulate scheduler and caches with random traffic", "",

@@ -168,6 +168,14 @@ class Generate(unittest.TestCase):
             self.assertLessEqual(entry["top"][1]["logprob"], entry["logprob"])
             self.assertLessEqual(entry["logprob"], 0)
 
+    def test_backends_and_experts_on_disk(self):
+        golden = self.golden("chat")
+        arguments = ["generate", "--json", "--temperature", 0, "--max-tokens", 4, "--ids", "-"]
+        text = json.dumps(golden["ids"])
+        for flags in (["--backend", "ref"], ["--backend", "cpu"], ["--isa", "generic"],
+                      ["--experts", "disk", "--expert-memory", "300KiB"]):
+            self.assert_follows(golden, json.loads(run(*arguments, *flags, text=text).stdout)["ids"])
+
     def test_stop_string(self):
         answer = json.loads(run("generate", "--json", "--temperature", 0, "--max-tokens", 64, "--raw", "--stop", "girl", "Once upon a time").stdout)
         self.assertEqual((answer["finish_reason"], answer["stop"]), ("stop", "girl"))
@@ -208,6 +216,11 @@ class Errors(unittest.TestCase):
 
     def test_ids_outside_the_vocabulary(self):
         self.refused("invalid_argument", "2560", "generate", "--ids", "-", text="[0, 2560]")
+
+    def test_placement_that_cannot_be(self):
+        self.refused("invalid_argument", "give at least 208896", "generate", "--experts", "disk", "--expert-memory", "1KiB", "Hi")
+        self.refused("unsupported", "use --backend cpu", "generate", "--experts", "disk", "--backend", "ref", "Hi")
+        self.refused("unsupported", "measures the cpu backend only, not ref", "bench", "layers", "--backend", "ref")
 
     def test_no_model_there(self):
         self.refused("not_found", "/nonexistent", "generate", "--model", "/nonexistent", "Hi")

@@ -56,6 +56,31 @@ TEST_P(Golden, NanoLayers) {
   CompareCase(kNano, kGolden / "nano/golden_layers.safetensors", "nano");
 }
 
+// Experts that are read when they are chosen: every tensor keeps its bits. 4 of nano's 76 experts of 3 * 256 * 128
+// values fit, so most are read and let go again and again.
+TEST(ExpertsOnDisk, GiveTheSameTensors) {
+  engine::DumpOptions options;
+  options.model_dir = kNano;
+  for (int i = 0; i < 40; ++i) options.ids.push_back(100 + 7 * i);
+  options.backend = "cpu";
+  options.greedy = 4;
+  const auto in_memory = engine::Dump(options);
+  ASSERT_TRUE(in_memory) << in_memory.error().ToString();
+  options.expert_memory = 4 * 3 * 256 * 128 * 17 / 32;
+  const auto on_disk = engine::Dump(options);
+  ASSERT_TRUE(on_disk) << on_disk.error().ToString();
+  ASSERT_EQ(in_memory->size(), on_disk->size());
+  for (const auto& [name, tensor] : *in_memory) EXPECT_EQ(tensor.data, on_disk->at(name).data) << name;
+
+  options.expert_memory -= 1;
+  const auto too_little = engine::Dump(options);
+  ASSERT_FALSE(too_little);
+  EXPECT_NE(too_little.error().message.find("give at least 208896"), std::string::npos) << too_little.error().message;
+  options.expert_memory += 1;
+  options.backend = "ref";
+  EXPECT_EQ(engine::Dump(options).error().code, ErrorCode::kUnsupported);
+}
+
 // Runs one layer of the probe on the stored output of the layer before, all 700 rows at once.
 class OneLayer : public testing::TestWithParam<std::tuple<int, const char*>> {};
 

@@ -249,6 +249,17 @@ struct ExpertWeights {
   Weight w1, w2, w3;
 };
 
+// The next layer's router and experts, see Backend::ForeseeMoe.
+struct ForeseeArgs {
+  int rows = 0;
+  const BFloat16* x = nullptr;  // [T][D]
+  Weight gate;
+  const float* bias = nullptr;  // [experts]
+  int topk = 0;
+  float temperature = 1;
+  const ExpertWeights* routed = nullptr;  // [experts], in host memory
+};
+
 // Selected experts and the shared one (2.9): fp32 sum over experts in ascending id, then shared.
 struct MoeArgs {
   int rows = 0;

@@ -370,6 +370,7 @@ Result<TensorMap> Dump(const DumpOptions& options) {
                    LoadedModel::Load({.model_dir = options.model_dir,
                                       .backend = options.backend,
                                       .isa = options.isa,
+                                      .expert_memory = options.expert_memory,
                                       .threads = options.threads,
                                       .rows_max = options.chunk > 0 ? std::min(options.chunk, length) : length,
                                       .logit_rows_max = kLogitRows,

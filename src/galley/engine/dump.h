@@ -33,7 +33,8 @@ struct DumpOptions {
   std::filesystem::path model_dir;
   std::vector<TokenId> ids;
   std::string backend = "ref";
-  std::string isa = "auto";  // instruction set of the cpu backend
+  std::int64_t expert_memory = -1;  // LoadOptions::expert_memory
+  std::string isa = "auto";         // instruction set of the cpu backend
   int threads = 0;
   int chunk = 0;             // rows of a prefill step; 0: the whole prompt in one step
   int truncate_decoder = 0;  // > 0: a second run with the decoder on the last rows only, as tensors replay.*

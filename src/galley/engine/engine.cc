@@ -73,6 +73,7 @@ LoadOptions LoadOptionsFor(const EngineOptions& options, const Resolved& resolve
   return {.model_dir = options.model_dir,
           .backend = options.backend,
           .isa = options.isa,
+          .expert_memory = options.expert_memory,
           .threads = options.threads,
           .rows_max = options.step_rows_max,
           .logit_rows_max = options.max_seqs * (1 + speculation.draft_tokens),

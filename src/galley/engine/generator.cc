@@ -161,6 +161,7 @@ Result<std::unique_ptr<Generator>> Generator::Create(const GeneratorOptions& opt
   engine.model_dir = options.model_dir;
   engine.backend = options.backend;
   engine.isa = options.isa;
+  engine.expert_memory = options.expert_memory;
   engine.threads = options.threads;
   engine.max_seq_len = options.max_seq_len;
   engine.max_seqs = 1;

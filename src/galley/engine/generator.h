@@ -81,7 +81,8 @@ struct GeneratorOptions {
   int decoder_keep = 0;          // decoder truncation: prompt rows that run layers of the decoder; 0: all rows
   std::int64_t max_seq_len = 0;  // 0: what the config states
   std::string backend = "ref";
-  std::string isa = "auto";  // instruction set of the cpu backend
+  std::int64_t expert_memory = -1;  // LoadOptions::expert_memory
+  std::string isa = "auto";         // instruction set of the cpu backend
 };
 
 class Generator {

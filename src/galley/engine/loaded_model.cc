@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "galley/backend/cpu/cpu_backend.h"
+#include "galley/backend/cpu/topology.h"
 #ifdef GALLEY_CUDA
 #include "galley/backend/cuda/cuda_backend.h"
 #endif
@@ -27,29 +28,62 @@ constexpr int kRowsMax = 1 << 16;
 
 struct BackendEntry {
   std::string_view name;
-  Result<std::unique_ptr<backend::Backend>> (*make)(int threads, std::string_view isa);
+  bool keeps_experts_on_disk;
+  // `threads`: 0 for as many as are good; `expert_memory`: 0 where experts are in memory.
+  Result<std::unique_ptr<backend::Backend>> (*make)(int threads, std::string_view isa, std::size_t expert_memory);
 };
 
+Result<std::unique_ptr<backend::Backend>> MakeRef(int threads, std::string_view, std::size_t) {
+  return std::unique_ptr<backend::Backend>(
+      std::make_unique<backend::RefBackend>(threads == 0 ? UsableProcessors() : threads));
+}
+
+Result<std::unique_ptr<backend::Backend>> MakeCpu(int threads, std::string_view isa, std::size_t expert_memory) {
+  backend::cpu::Placement placement = backend::cpu::PlaceThreads(threads);
+  return backend::cpu::CpuBackend::Create({.threads = placement.threads,
+                                           .isa = isa,
+                                           .expert_memory = expert_memory,
+                                           .processors = std::move(placement.processors)});
+}
+
 constexpr BackendEntry kBackends[] = {
-    {"ref",
-     [](int threads, std::string_view) -> Result<std::unique_ptr<backend::Backend>> {
-       return std::unique_ptr<backend::Backend>(std::make_unique<backend::RefBackend>(threads));
-     }},
-    {"cpu",
-     [](int threads, std::string_view isa) {
-       return backend::cpu::CpuBackend::Create({.threads = threads, .isa = isa, .processors = {}});
-     }},
+    {"ref", false, MakeRef},
+    {"cpu", true, MakeCpu},
 #ifdef GALLEY_CUDA
-    {"cuda", [](int, std::string_view) { return backend::MakeCudaBackend({}); }},
+    {"cuda", false, [](int, std::string_view, std::size_t) { return backend::MakeCudaBackend({}); }},
 #endif
 };
 constexpr std::string_view kFastest = "cpu";  // what "auto" stands for
+
+// Bytes for experts that are on disk; 0: they are in memory.
+std::int64_t ExpertMemory(std::int64_t asked) {
+  if (asked < 0) return 0;
+  return asked == 0 ? MemoryLimit(0) / 2 : asked;
+}
+
+// Experts run in groups of up to half of their memory, and a group is one expert at least.
+Status CheckExpertMemory(std::int64_t bytes, const model::Config& config) {
+  constexpr std::int64_t kLeast = 4;
+  const std::int64_t values = 3 * std::int64_t{config.dim} * config.moe_inter_dim;
+  const std::int64_t least = kLeast * (values / 2 + values / 32);
+  if (bytes == 0 || bytes >= least) return {};
+  return Err(ErrorCode::kInvalidArgument,
+             fmt::format("{} bytes hold fewer than {} of this model's experts; give at least {}", bytes, kLeast, least),
+             "expert-memory");
+}
 
 Result<std::unique_ptr<backend::Backend>> MakeBackend(const LoadOptions& options) {
   const std::string_view name = BackendName(options.backend);
   std::string names;
   for (const BackendEntry& entry : kBackends) {
-    if (entry.name == name) return entry.make(options.threads == 0 ? UsableProcessors() : options.threads, options.isa);
+    if (entry.name == name) {
+      const std::int64_t expert_memory = ExpertMemory(options.expert_memory);
+      if (expert_memory > 0 && !entry.keeps_experts_on_disk) {
+        return Err(ErrorCode::kUnsupported,
+                   fmt::format("the {} backend has every expert in memory; use --backend cpu", name), "experts");
+      }
+      return entry.make(options.threads, options.isa, static_cast<std::size_t>(expert_memory));
+    }
     names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
   }
   return Err(ErrorCode::kUnsupported, fmt::format("\"{}\" is not in this build; it has: {}", name, names), "backend");
@@ -98,6 +132,7 @@ Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) 
                    .blocks = options.blocks > 0 ? options.blocks : static_cast<int>(full),
                    .slots = options.sequences_max,
                    .snapshots = options.snapshots,
+                   .expert_memory = options.expert_memory < 0 ? -1 : ExpertMemory(options.expert_memory),
                    .rewind = options.rewind};
   return sizing;
 }
@@ -110,6 +145,7 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   ASSIGN_OR_RETURN(model::Checkpoint checkpoint, model::Checkpoint::Open(options.model_dir));
   loaded.checkpoint_ = std::make_unique<model::Checkpoint>(std::move(checkpoint));
   const model::Config& config = loaded.config();
+  RETURN_IF_ERROR(CheckExpertMemory(ExpertMemory(options.expert_memory), config));
   ASSIGN_OR_RETURN(const Sizing sizing, SizeFor(options, config));
   loaded.max_seq_len_ = sizing.max_seq_len;
   ASSIGN_OR_RETURN(loaded.memory_plan_, PlanMemory(config, sizing.memory));

@@ -22,8 +22,10 @@ struct LoadOptions {
   std::filesystem::path model_dir;
   std::string backend = "ref";  // or "cpu"; "auto": the fastest that this build has
   std::string isa = "auto";     // instruction set of the cpu backend
-  int threads = 0;              // 0: as many as the process may use
-  int rows_max = 256;           // rows of the largest step
+  // Bytes for routed experts when they stay on disk; -1: they are in memory, 0: half of what the process may use.
+  std::int64_t expert_memory = -1;
+  int threads = 0;     // 0: as many as the process may use
+  int rows_max = 256;  // rows of the largest step
   int logit_rows_max = 1;
   int sequences_max = 1;          // of one step; as many slots are made
   int blocks = 0;                 // history blocks; 0: enough for every slot at full length

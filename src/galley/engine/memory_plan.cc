@@ -41,7 +41,7 @@ std::string Size(std::int64_t bytes) {
 }
 
 // One row for each part of the model, with the number formats in it.
-void AddWeights(const model::Config& config, std::vector<MemoryItem>& items) {
+void AddWeights(const model::Config& config, std::int64_t expert_memory, std::vector<MemoryItem>& items) {
   struct Sum {
     std::int64_t bytes = 0;
     std::vector<std::string_view> formats;
@@ -54,6 +54,15 @@ void AddWeights(const model::Config& config, std::vector<MemoryItem>& items) {
     if (std::find(sum.formats.begin(), sum.formats.end(), format) == sum.formats.end()) sum.formats.push_back(format);
   }
   for (const auto& [part, sum] : parts) {
+    if (part == model::Part::kRoutedExperts && expert_memory >= 0 && expert_memory < sum.bytes) {
+      items.push_back({.kind = MemoryKind::kWeights,
+                       .name = fmt::format("{}: {:.0f} % of {}, the rest on disk", model::Name(part),
+                                           100 * static_cast<double>(expert_memory) / static_cast<double>(sum.bytes),
+                                           Size(sum.bytes)),
+                       .count = 1,
+                       .each = expert_memory});
+      continue;
+    }
     items.push_back({.kind = MemoryKind::kWeights,
                      .name = fmt::format("{} ({})", model::Name(part), fmt::join(sum.formats, " ")),
                      .count = 1,
@@ -112,7 +121,7 @@ Status MemoryPlan::Fits(std::int64_t limit) const {
 
 Result<MemoryPlan> PlanMemory(const model::Config& config, const MemoryOptions& options) {
   MemoryPlan plan;
-  AddWeights(config, plan.items);
+  AddWeights(config, options.expert_memory, plan.items);
   ASSIGN_OR_RETURN(const model::ModelMemory memory, model::Model::PlanMemory(config, options.model));
   const model::StateLayout layout = model::StateLayout::Make(config, options.rewind);
   const auto block = static_cast<std::int64_t>(layout.block_bytes), slot = static_cast<std::int64_t>(layout.slot_bytes);

@@ -20,7 +20,8 @@ struct MemoryOptions {
   int blocks = 0;
   int slots = 0;
   int snapshots = 0;
-  model::RewindRows rewind = {};  // deepens slots and snapshots
+  std::int64_t expert_memory = -1;  // for routed experts when they stay on disk; -1: all are in memory
+  model::RewindRows rewind = {};    // deepens slots and snapshots
 };
 
 enum class MemoryKind {

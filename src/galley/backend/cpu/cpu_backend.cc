@@ -25,7 +25,10 @@ CpuBackend::CpuBackend(const CpuOptions& options, const IsaEntry& isa)
       isa_(isa),
       kernels_(isa.kernels()),
       team_(options.threads, options.processors),
-      worker_memory_(team_.threads()) {}
+      worker_memory_(team_.threads()) {
+  constexpr int kReaders = 4;  // enough reads at a time for one disk
+  if (options.expert_memory > 0) store_ = std::make_unique<ExpertStore>(options.expert_memory, kReaders);
+}
 
 Result<Buffer> CpuBackend::Allocate(std::size_t bytes, std::string_view purpose) {
   return plain_.Allocate(bytes, purpose);
@@ -121,14 +124,14 @@ void CpuBackend::RunProducts(std::span<const ProductArgs> products) {
 
 const float* CpuBackend::RopeValues(const Rope& rope, const StepView& step) {
   const std::span<const std::int32_t> positions(step.positions, static_cast<std::size_t>(step.rows));
+  const std::span<const float> frequencies(rope.frequencies, static_cast<std::size_t>(rope.dims / 2));
   for (const RopeTable& table : ropes_) {
-    if (table.frequencies == rope.frequencies && table.dims == rope.dims &&
+    if (std::equal(frequencies.begin(), frequencies.end(), table.frequencies.begin(), table.frequencies.end()) &&
         std::equal(positions.begin(), positions.end(), table.positions.begin(), table.positions.end()))
       return table.values.data();
   }
   RopeTable& table = ropes_[next_rope_++ % ropes_.size()];
-  table.frequencies = rope.frequencies;
-  table.dims = rope.dims;
+  table.frequencies.assign(frequencies.begin(), frequencies.end());
   table.positions.assign(positions.begin(), positions.end());
   const auto dims = static_cast<std::size_t>(rope.dims);
   table.values.resize(positions.size() * dims);

@@ -7,11 +7,13 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "galley/backend/backend.h"
+#include "galley/backend/cpu/expert_store.h"
 #include "galley/backend/cpu/isa.h"
 #include "galley/backend/cpu/kernels.h"
 #include "galley/backend/cpu/scratch.h"
@@ -23,6 +25,7 @@ namespace galley::backend::cpu {
 struct CpuOptions {
   int threads = 1;                // the calling thread included
   std::string_view isa = "auto";  // a name of IsaTable
+  std::size_t expert_memory = 0;  // > 0: routed experts stay on disk, and so many bytes of them in memory
   std::vector<int> processors;    // where workers are pinned; empty: nowhere
 };
 
@@ -34,6 +37,8 @@ class CpuBackend final : public Backend {
 
   [[nodiscard]] std::string_view name() const override { return "cpu"; }
   [[nodiscard]] std::string_view isa() const { return isa_.name; }
+  // Null when experts are in memory.
+  [[nodiscard]] const ExpertStore* expert_store() const { return store_.get(); }
   [[nodiscard]] Result<Buffer> Allocate(std::size_t bytes, std::string_view purpose) override;
   [[nodiscard]] Result<const void*> Upload(const TensorView& weight) override;
   [[nodiscard]] Status CopyToDevice(void* device, const void* host, std::size_t bytes) override;
@@ -55,6 +60,7 @@ class CpuBackend final : public Backend {
   void WindowWrite(const WindowWriteArgs& args) override;
   void AttnOut(const AttnOutArgs& args) override;
   void Route(const RouteArgs& args) override;
+  void ForeseeMoe(const ForeseeArgs& args) override;
   void Moe(const MoeArgs& args) override;
   void Head(const HeadArgs& args) override;
   void DraftWindow(const DraftWindowArgs& args) override;
@@ -69,8 +75,7 @@ class CpuBackend final : public Backend {
   };
   // Cosine and sine of a step's positions, kept from one layer to the next.
   struct RopeTable {
-    const float* frequencies = nullptr;
-    int dims = 0;
+    std::vector<float> frequencies;  // [dims / 2], by value: another model may have its own at the same address
     std::vector<std::int32_t> positions;
     std::vector<float> values;  // [rows][dims]: cosine and sine in turn
   };
@@ -94,7 +99,10 @@ class CpuBackend final : public Backend {
   void WriteEntry(const CompressArgs& args, const SequenceEntry& sequence, std::int64_t entry, const float* pooled,
                   int worker);
   std::vector<ExpertBatch> GatherExperts(const MoeArgs& args);
-  void RunExperts(const MoeArgs& args, std::span<ExpertBatch> batches);
+  // Fills the results of these batches, rows from batch.first on.
+  void RunExperts(const MoeArgs& args, std::span<ExpertBatch> batches, BFloat16* results);
+  // The same for experts that may have to be read first, as many at a time as the store holds.
+  void RunStoredExperts(const MoeArgs& args, std::span<ExpertBatch> batches, BFloat16* results);
 
   RefBackend plain_;  // memory, and ops that only move rows
   const IsaEntry& isa_;
@@ -104,6 +112,8 @@ class CpuBackend final : public Backend {
   WorkerMemory worker_memory_;
   std::array<RopeTable, 3> ropes_;
   std::size_t next_rope_ = 0;
+  std::unique_ptr<ExpertStore> store_;
+  std::vector<const ExpertWeights*> foreseen_;  // of the next layer
 };
 
 // Turns the last `dims` values of x by the angles of a row of a RopeTable (sign -1: back), rounding to bf16.

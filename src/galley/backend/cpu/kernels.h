@@ -102,7 +102,7 @@ struct IndexArgs {
   const std::uint32_t* q = nullptr;  // [dim / 2][head_groups * 16]: pairs of bf16, heads side by side
   const float* weights = nullptr;    // [head_groups * 16], zero for heads that do not exist
   int head_groups = 0;
-  int dim = 0;                           // a multiple of 32, at most 256
+  int dim = 0;                           // a multiple of 32
   const std::uint8_t* keys = nullptr;    // e2m1 [count][dim / 2]
   const std::uint8_t* scales = nullptr;  // UE8M0 [count][dim / 32]
   std::size_t count = 0;

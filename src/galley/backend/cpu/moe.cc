@@ -108,8 +108,7 @@ std::vector<CpuBackend::ExpertBatch> CpuBackend::GatherExperts(const MoeArgs& ar
   return batches;
 }
 
-// Sets `activated` of every batch: the inputs of w2, packed.
-void CpuBackend::RunExperts(const MoeArgs& args, std::span<ExpertBatch> batches) {
+void CpuBackend::RunExperts(const MoeArgs& args, std::span<ExpertBatch> batches, BFloat16* results) {
   const PackedRows shared_x = PackForLayer(args.shared.w1, args.x, args.rows);
   const WeightFormat routed_format = batches[0].expert->w1.format;
   const PackedRows routed_x =
@@ -164,22 +163,82 @@ void CpuBackend::RunExperts(const MoeArgs& args, std::span<ExpertBatch> batches)
                    .out = const_cast<std::byte*>(batch.activated.data) +
                           batch.activated.stride * static_cast<std::size_t>(row.index)});
   });
+
+  products.clear();
+  for (const ExpertBatch& batch : batches) {
+    products.push_back(ProductOf(batch.expert->w2, batch.activated, batch.rows));
+    products.back().out_bf16 = results + static_cast<std::size_t>(batch.first * batch.expert->w2.rows);
+  }
+  RunProducts(products);
+}
+
+void CpuBackend::RunStoredExperts(const MoeArgs& args, std::span<ExpertBatch> batches, BFloat16* results) {
+  // A group takes at most half of the store, so that the next group is read while this one runs.
+  std::vector<std::size_t> ends;
+  std::size_t bytes = 0;
+  for (std::size_t b = 0; b < batches.size(); ++b) {
+    const std::size_t own = batches[b].row_list == nullptr ? 0 : BytesOf(*batches[b].expert);
+    if (bytes + own > store_->budget() / 2 && bytes > 0) {
+      ends.push_back(b);
+      bytes = 0;
+    }
+    bytes += own;
+  }
+  ends.push_back(batches.size());
+  const auto experts_of = [&](std::size_t begin, std::size_t end) {
+    std::vector<const ExpertWeights*> experts;
+    for (std::size_t b = begin; b < end; ++b) {
+      if (batches[b].row_list != nullptr) experts.push_back(batches[b].expert);
+    }
+    return experts;
+  };
+  std::size_t begin = 0;
+  for (std::size_t group = 0; group < ends.size(); ++group) {
+    const std::vector<const ExpertWeights*> needed = experts_of(begin, ends[group]);
+    store_->Start(needed);
+    store_->Prefetch(group + 1 < ends.size() ? experts_of(ends[group], ends[group + 1]) : foreseen_);
+    store_->Wait(needed);
+    RunExperts(args, batches.subspan(begin, ends[group] - begin), results);
+    begin = ends[group];
+  }
+  foreseen_.clear();
+}
+
+void CpuBackend::ForeseeMoe(const ForeseeArgs& args) {
+  if (store_ == nullptr || args.rows > 16) return;  // many rows need nearly every expert, whichever they are
+  memory_.Reset();
+  const auto experts = static_cast<std::size_t>(args.gate.rows), topk = static_cast<std::size_t>(args.topk);
+  auto* scores = memory_.Take<float>(static_cast<std::size_t>(args.rows) * experts);
+  ProductArgs product = ProductOf(
+      args.gate, PackFor(args.gate.format, false, args.x, args.gate.cols, args.rows, args.gate.cols), args.rows);
+  product.out = scores;
+  RunProducts({&product, 1});
+  std::vector<std::int32_t> chosen(topk);
+  foreseen_.clear();
+  for (std::size_t t = 0; t < static_cast<std::size_t>(args.rows); ++t) {
+    float* s = scores + t * experts;
+    for (std::size_t e = 0; e < experts; ++e) s[e] = std::sqrt(Softplus(s[e] / args.temperature));
+    std::vector<float> biased(experts), weights(topk);
+    RouteArgs route;
+    route.gate = args.gate;
+    route.topk = args.topk;
+    Choose(route, s, args.bias, biased.data(), chosen.data(), weights.data());
+    for (const std::int32_t e : chosen) foreseen_.push_back(&args.routed[e]);
+  }
 }
 
 void CpuBackend::Moe(const MoeArgs& args) {
   memory_.Reset();
   std::vector<ExpertBatch> batches = GatherExperts(args);
-  RunExperts(args, batches);
   const auto dim = static_cast<std::size_t>(args.shared.w1.cols);
   const auto topk = static_cast<std::size_t>(args.topk), rows = static_cast<std::size_t>(args.rows);
   // Results of all batches, one row for each choice and then one for each row of the step.
   auto* results = memory_.Take<BFloat16>((rows * topk + rows) * dim);
-  std::vector<ProductArgs> products;
-  for (const ExpertBatch& batch : batches) {
-    products.push_back(ProductOf(batch.expert->w2, batch.activated, batch.rows));
-    products.back().out_bf16 = results + static_cast<std::size_t>(batch.first) * dim;
+  if (store_ == nullptr) {
+    RunExperts(args, batches, results);
+  } else {
+    RunStoredExperts(args, batches, results);
   }
-  RunProducts(products);
 
   // Where each row's results are, in ascending order of experts: batches are.
   auto* places = memory_.Take<std::int32_t>(rows * topk);

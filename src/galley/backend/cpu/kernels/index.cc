@@ -10,29 +10,25 @@
 namespace galley::backend::cpu::GALLEY_ISA {
 namespace {
 
-constexpr std::size_t kDimMax = 256;
-
-// A key's pairs of bf16 codes without scale, in order.
-GALLEY_SIMD void DecodeKey(const std::uint8_t* codes, std::size_t dim, std::uint32_t* pairs) {
-  for (std::size_t d = 0; d < dim; d += 32) {
-    // Byte i holds dimensions 2i and 2i + 1: spread over the two halves of a lane.
-    const U32 bytes = __builtin_convertvector(LoadAs<U8x16>(codes + d / 2), U32);
-    StoreAs(pairs + d / 2, DecodeE2M1Words((U16)(bytes | (bytes << 12))));
-  }
+// The sixteen pairs of bf16 codes, without scale, of 32 dimensions of a key.
+GALLEY_SIMD void DecodePairs(const std::uint8_t* codes, std::uint32_t* pairs) {
+  // Byte i holds dimensions 2i and 2i + 1: spread over the two halves of a lane.
+  const U32 bytes = __builtin_convertvector(LoadAs<U8x16>(codes), U32);
+  StoreAs(pairs, DecodeE2M1Words((U16)(bytes | (bytes << 12))));
 }
 
 template <int kKeys>
 GALLEY_SIMD void ScoreKeys(const IndexArgs& a, std::size_t first) {
   const auto dim = static_cast<std::size_t>(a.dim), groups = static_cast<std::size_t>(a.head_groups);
-  std::uint32_t pairs[kKeys][kDimMax / 2];
-  for (std::size_t k = 0; k < kKeys; ++k) DecodeKey(a.keys + (first + k) * (dim / 2), dim, pairs[k]);
   F32 score[kKeys] = {};
   for (std::size_t g = 0; g < groups; ++g) {
     F32 total[kKeys] = {};
     for (std::size_t block = 0; block < dim / 32; ++block) {
+      std::uint32_t pairs[kKeys][16];
+      for (std::size_t k = 0; k < kKeys; ++k) DecodePairs(a.keys + (first + k) * (dim / 2) + block * 16, pairs[k]);
       F32 partial[kKeys] = {};
-      for (std::size_t i = block * 16; i < block * 16 + 16; ++i) {
-        const U32 q = LoadAs<U32>(a.q + (i * groups + g) * kLanes);
+      for (std::size_t i = 0; i < 16; ++i) {
+        const U32 q = LoadAs<U32>(a.q + ((block * 16 + i) * groups + g) * kLanes);
         for (std::size_t k = 0; k < kKeys; ++k) partial[k] = DotPairs(partial[k], q, BroadcastBits(pairs[k][i]));
       }
       for (std::size_t k = 0; k < kKeys; ++k) {

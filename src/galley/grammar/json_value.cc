@@ -266,6 +266,13 @@ void WriteText(const JsonValue& value, std::string& out) {
 
 }  // namespace
 
+JsonValue::JsonValue() = default;
+JsonValue::~JsonValue() = default;
+JsonValue::JsonValue(const JsonValue& other) = default;
+JsonValue::JsonValue(JsonValue&& other) noexcept = default;
+JsonValue& JsonValue::operator=(const JsonValue& other) = default;
+JsonValue& JsonValue::operator=(JsonValue&& other) noexcept = default;
+
 const JsonValue* JsonValue::Find(std::string_view name) const {
   for (const auto& [key, value] : members) {
     if (key == name) return &value;

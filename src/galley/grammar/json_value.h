@@ -23,6 +23,14 @@ struct JsonValue {
   std::vector<JsonValue> items;
   std::vector<std::pair<std::string, JsonValue>> members;
 
+  // Written out because clang 14 wants to know JsonValue's size when it makes them itself.
+  JsonValue();
+  ~JsonValue();
+  JsonValue(const JsonValue& other);
+  JsonValue(JsonValue&& other) noexcept;
+  JsonValue& operator=(const JsonValue& other);
+  JsonValue& operator=(JsonValue&& other) noexcept;
+
   [[nodiscard]] bool is(Type t) const { return type == t; }
   // Member of an object by name, or null.
   [[nodiscard]] const JsonValue* Find(std::string_view name) const;

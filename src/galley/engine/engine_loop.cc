@@ -209,7 +209,8 @@ void Engine::Impl::Loop() {
     std::unique_lock lock(mutex);
     if (stopping && in_flight.empty()) return;
     const auto ready = [this] {
-      return outcome_ready || !arrivals.empty() || !cancellations.empty() || clear_cache || (stopping && in_flight.empty());
+      return outcome_ready || !arrivals.empty() || !cancellations.empty() || clear_cache ||
+             (stopping && in_flight.empty());
     };
     if (const std::optional<sched::TimeUs> timer = scheduler->next_timer()) {
       wake.wait_for(lock, std::chrono::microseconds(std::max<sched::TimeUs>(*timer - Now(), 0)), ready);

@@ -45,7 +45,8 @@ class RealEngine : public EnginePort {
   [[nodiscard]] ApiResult<std::shared_ptr<const engine::TokenConstraint>> Compile(const ConstraintSpec& spec) override {
     const auto value = grammar::ParseJson(spec.spec);
     if (!value) return Refuse(Explained(spec, value.error()));
-    engine::GrammarRequest request{.kind = spec.kind, .spec = *value, .options = {.plain_numbers = true}};
+    engine::GrammarRequest request{.kind = spec.kind, .spec = *value, .options = {}};
+    request.options.plain_numbers = true;
     if (spec.after_thinking) request.starts_after = think_end_;
     auto compiled = compiler_->Compile(request);
     if (!compiled) return Refuse(Explained(spec, compiled.error()));

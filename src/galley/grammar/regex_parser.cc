@@ -361,7 +361,7 @@ class Parser {
       const std::size_t equals = name.find('=');
       const std::string key = equals == std::string::npos ? "" : name.substr(0, equals);
       const std::string value = equals == std::string::npos ? name : name.substr(equals + 1);
-      std::span<const CodePointRange> found;
+      std::vector<CodePointRange> found;
       if (key.empty() || key == "General_Category" || key == "gc") {
         found = FindProperty(PropertyKind::kGeneralCategory, value);
       }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace galley::grammar {
 
@@ -31,7 +32,7 @@ struct CaseFold {
 };
 
 // Sorted ranges of a property by long name or alias, spelled exactly as in the database; empty when unknown.
-[[nodiscard]] std::span<const CodePointRange> FindProperty(PropertyKind kind, std::string_view name);
+[[nodiscard]] std::vector<CodePointRange> FindProperty(PropertyKind kind, std::string_view name);
 
 [[nodiscard]] std::span<const CaseFold> SimpleCaseFolds();
 

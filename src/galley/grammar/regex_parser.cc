@@ -238,9 +238,9 @@ class Parser {
   }
 
   bool GroupName() {
-    static const CodePointSet starts = CodePointSet::Of(FindProperty(PropertyKind::kBinary, "ID_Start"));
+    static const CodePointSet letters = CodePointSet::Of(FindProperty(PropertyKind::kBinary, "ID_Start"));
     static const CodePointSet continues = CodePointSet::Of(FindProperty(PropertyKind::kBinary, "ID_Continue"));
-    const auto starts = [](std::uint32_t c) { return c == '_' || c == '$' || starts.Contains(c); };
+    const auto starts = [](std::uint32_t c) { return c == '_' || c == '$' || letters.Contains(c); };
     if (!starts(Peek())) return false;
     std::string name;
     while (starts(Peek()) || continues.Contains(Peek())) AppendUtf8(chars_[at_++], name);

@@ -188,15 +188,15 @@ const Point* WithoutCache(const std::vector<Point>& points, const Point& point) 
 }
 
 std::string Table(const std::vector<Point>& points) {
-  constexpr std::size_t kLabel = 42, kColumn = 26;
+  constexpr std::size_t kLabel = 42, kColumn = 24;
   std::string text = fmt::format("{:<{}}", "requests at once", kLabel);
   for (const Point& point : points) {
-    text += fmt::format("{:>{}}", fmt::format("{}{}", point.concurrency, point.cache ? "" : ", no cache"), kColumn);
+    text += fmt::format("  {:>{}}", fmt::format("{}{}", point.concurrency, point.cache ? "" : ", no cache"), kColumn);
   }
   text += "\n";
   for (const Row& row : Rows()) {
     text += fmt::format("{:<{}}", row.label, kLabel);
-    for (const Point& point : points) text += fmt::format("{:>{}}", row.text(point.median()), kColumn);
+    for (const Point& point : points) text += fmt::format("  {:>{}}", row.text(point.median()), kColumn);
     text += "\n";
   }
   for (const Point& point : points) {

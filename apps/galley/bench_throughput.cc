@@ -78,10 +78,8 @@ Result<Settings> ReadSettings(const Context& context) {
 
   engine::EngineOptions& engine = settings.engine;
   ASSIGN_OR_RETURN(engine.model_dir, ModelDir(context));
-  engine.backend = engine::BackendName(values.String("backend"));
-  engine.isa = values.String("isa");
-  if (values.String("experts") == "disk") engine.expert_memory = values.Int("expert-memory");
-  engine.threads = static_cast<int>(values.Int("threads"));
+  ReadDevice(values, engine);
+  engine.backend = engine::BackendName(engine.backend);
   engine.max_seqs = std::ranges::max(settings.concurrency);
   engine.step_rows_max = static_cast<int>(values.Int("step-rows"));
   engine.blocks = static_cast<int>(values.Int("blocks"));

@@ -80,6 +80,7 @@ struct Engine::Impl {
   std::unique_ptr<Executor> executor;
   std::unordered_map<RequestId, Live> live;
   std::deque<sched::StepPlan> in_flight;
+  int steps_failed = 0;
   std::vector<Arrival> arrived;      // scratch of TakeEvents
   std::vector<RequestId> cancelled;  // likewise
   SpeculationCounts speculation;

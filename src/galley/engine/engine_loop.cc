@@ -66,7 +66,7 @@ void Engine::Impl::TakeOutcome(StepOutcome outcome) {
   in_flight.pop_front();
   CHECK(plan.id == outcome.step) << "step " << outcome.step << " ended before step " << plan.id;
   if (!outcome.status) {
-    ++stats.steps_failed;
+    ++steps_failed;
     scheduler->Fail(outcome.step, outcome.status.error());
     return;
   }
@@ -214,6 +214,7 @@ void Engine::Impl::UpdateStats() {
   std::lock_guard lock(mutex);
   stats.scheduler = scheduler->stats();
   stats.speculation = speculation;
+  stats.steps_failed = steps_failed;
   stats.running = scheduler->running();
   stats.waiting = scheduler->waiting();
   stats.blocks_total = scheduler->cache().total();

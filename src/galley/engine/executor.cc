@@ -22,9 +22,10 @@ Status Executor::Prepare() {
     snapshots_ = std::make_unique<model::StateStorage>(std::move(places));
   }
   const SpeculationOptions& speculation = options_.speculation;
-  ASSIGN_OR_RETURN(calibration_, LoadCalibration(options_.model_dir));
-  // Whoever fixes or watches acceptance wants every draft verified.
+  // Whoever fixes or watches acceptance wants every draft verified, and needs no calibration: `galley calibrate` does,
+  // to write it, so that a file that cannot be read can be made again.
   if (drafter_ != nullptr && speculation.fixed_accepted < 0 && !speculation.on_round) {
+    ASSIGN_OR_RETURN(calibration_, LoadCalibration(options_.model_dir));
     planner_.emplace(sched::VerifyOptions{.drafts = speculation.draft_tokens}, decode_cost_);
   }
   thread_ = std::thread([this] { Loop(); });

@@ -19,6 +19,7 @@
 #include "galley/engine/loaded_model.h"
 #include "galley/engine/mask_worker.h"
 #include "galley/engine/speculation.h"
+#include "galley/sched/options.h"
 #include "galley/sched/step_plan.h"
 #include "galley/sched/verify_plan.h"
 
@@ -176,10 +177,10 @@ class Executor {
   std::unique_ptr<model::StateStorage> snapshots_;  // one slot and one block a place
   std::unordered_map<sched::SequenceId, History> histories_;
   MaskWorker mask_worker_;
-  std::vector<Verify> verifies_;                                    // of the step, as plan.decode
-  std::vector<DraftAsk> asks_;                                      // of the step: sequences that may have drafts
-  std::vector<std::size_t> asking_;                                 // their places in plan.decode
-  sched::CostCurve decode_cost_{{.base_us = 8'000, .row_us = 20}};  // learnt from the first steps on
+  std::vector<Verify> verifies_;                                         // of the step, as plan.decode
+  std::vector<DraftAsk> asks_;                                           // of the step: sequences that may have drafts
+  std::vector<std::size_t> asking_;                                      // their places in plan.decode
+  sched::CostCurve decode_cost_{sched::SchedulerOptions().decode_cost};  // learnt from the first steps on
   std::optional<sched::VerifyPlanner> planner_;  // of verify lengths; nothing: every draft is verified
   Calibration calibration_;
   std::vector<float> survivals_;           // of the step's proposals, draft_tokens each

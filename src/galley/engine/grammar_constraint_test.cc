@@ -34,7 +34,7 @@ class GrammarConstraintTest : public ::testing::Test {
     compiler_ = *GrammarCompiler::Create(*tokenizer_, ends, vocab_size_, 16 << 20);
   }
 
-  std::shared_ptr<TokenConstraint> Make(GrammarRequest request) {
+  std::shared_ptr<TokenConstraint> Make(const GrammarRequest& request) {
     const auto made = compiler_->Compile(request);
     EXPECT_TRUE(made.has_value()) << made.error().message;
     return (*made)->Clone();

@@ -74,8 +74,8 @@ if [[ ${1:-} == compare_graphs ]]; then
 fi
 
 conformance=$build/tests/conformance/conformance_cuda_test
-part forms 60 '' "$conformance" --gtest_filter='ConformanceOfForms*'
-part conformance 80 '' "$conformance" --gtest_filter='-ConformanceOfForms*:*/cuda_stream_*:*/cuda_split_*'
+part forms 90 '' "$conformance" --gtest_filter='ConformanceOfForms*'
+part conformance 100 '' "$conformance" --gtest_filter='-ConformanceOfForms*:*/cuda_stream_*:*/cuda_split_*'
 part invariance 80 'graphs:' "$build/tests/golden/invariance_cuda_test"
 part bench_layer 60 '\|' "$galley" bench layers --backend cuda
 part graphs 60 'graphs|token|^ ' tests/gpu/run.sh compare_graphs

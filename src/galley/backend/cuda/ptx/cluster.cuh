@@ -10,7 +10,7 @@ namespace galley::backend::cuda::ptx {
 
 // Every thread of every block of the cluster; what was written to shared memory before can be read behind it.
 __device__ __forceinline__ void SyncCluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
 // What `own`, an address in this block's shared memory, holds in block `rank` of the cluster.

@@ -618,6 +618,16 @@ class Tools(unittest.TestCase):
         self.assertTrue(report)
         missing = run("inspect", "/nonexistent")
         self.assertEqual(missing.returncode, EXIT["not_found"])
+        self.assertEqual(run("inspect", "--json", "--model", NANO).stdout, run("inspect", "--json", NANO).stdout)
+        twice = run("inspect", "--model", NANO, NANO)
+        self.assertEqual(twice.returncode, EXIT["invalid_argument"])
+        self.assertIn("named twice", twice.stderr)
+
+    def test_dump_of_another_model(self):
+        outcome = run("dump", "--compare", PROBE / "golden_t5.safetensors")
+        self.assertEqual(outcome.returncode, EXIT["invalid_argument"])
+        self.assertIn("could not be compared", outcome.stderr)
+        self.assertIn("instead of", outcome.stdout)  # the table is printed all the same
 
     def test_plan(self):
         outcome = run("plan", "--max-seqs", 4, "--max-tokens", 1000)

@@ -4,21 +4,27 @@
 # what time is left under compute-sanitizer. Run from anywhere after `make cuda`, on a machine with a GPU. One line a
 # part, figures under those that measure, and the complaints of parts that fail, which stop nothing. The most worthwhile
 # parts come first; each has its own time, and none begins that could end after SECONDS_MAX (540). BUILD is the folder of
-# the programs (build/cuda), LOGS that of whole logs. PARTS="a b": only these. `tests/gpu/run.sh pack DIR` copies the
-# stripped programs to DIR, for a machine that has the sources but no compiler: run it there with BUILD=DIR.
+# the programs (build/cuda), LOGS that of whole logs. PARTS="a b": only these. `tests/gpu/run.sh pack DIR` puts
+# the stripped programs into DIR/programs.tgz, for a machine that has the sources but no compiler: run it there with
+# BUILD=DIR.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build=${BUILD:-build/cuda}
 programs=(galley tests/conformance/conformance_cuda_test tests/golden/invariance_cuda_test tests/golden/golden_cuda_test
   tests/golden/golden_slow_cuda_test)
 if [[ ${1:-} == pack ]]; then
+  stripped=$(mktemp -d)
+  mkdir -p "$2"
   for program in "${programs[@]}"; do
-    mkdir -p "$(dirname "$2/$program")"
-    strip -o "$2/$program" "$build/$program" || exit 1
+    mkdir -p "$(dirname "$stripped/$program")"
+    strip -o "$stripped/$program" "$build/$program" || exit 1
   done
-  du -sh "$2"
+  tar czf "$2/programs.tgz" -C "$stripped" "${programs[@]}" || exit 1
+  rm -r "$stripped"
+  du -h "$2/programs.tgz"
   exit 0
 fi
+if [[ -f $build/programs.tgz && ! -x $build/galley ]]; then tar xzf "$build/programs.tgz" -C "$build" || exit 1; fi
 logs=${LOGS:-$build/gpu-logs}
 mkdir -p "$logs"
 [[ ${1:-} == compare_graphs ]] || command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version --format=csv,noheader

@@ -140,6 +140,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   impl->executor = std::make_unique<Executor>(impl->loaded,
                                               ExecutorOptions{.slots = options.max_seqs,
                                                               .snapshots = options.snapshots,
+                                                              .steps = scheduling.steps_in_flight_max,
                                                               .speculation = resolved.speculation,
                                                               .model_dir = options.model_dir},
                                               [shared] {

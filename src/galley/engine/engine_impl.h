@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -79,7 +78,6 @@ struct Engine::Impl {
   std::unique_ptr<sched::Scheduler> scheduler;
   std::unique_ptr<Executor> executor;
   std::unordered_map<RequestId, Live> live;
-  std::deque<sched::StepPlan> in_flight;
   std::vector<Arrival> arrived;      // scratch of TakeEvents
   std::vector<RequestId> cancelled;  // likewise
   SpeculationCounts speculation;
@@ -101,13 +99,13 @@ struct Engine::Impl {
   // engine_loop.cc
   void Loop();
   void TakeEvents();
-  void TakeOutcome(StepOutcome outcome);
+  void TakeOutcome(Step& step);
   // Text of the tokens of one draw; cuts the draw where a stop string ends.
   void TakeDraw(const sched::Sequence& sequence, sched::DrawResult& draw, std::span<Result<GeneratedToken>> tokens);
   void ReportPrefill(const sched::StepPlan& plan);
   void CountDrafts(const sched::Sequence& sequence, const sched::DrawResult& draw, const StepOutcome::Drafts& drafts);
   static void ReportScores(Live& request, PromptEvent event);
-  [[nodiscard]] StepJob MakeJob(const sched::StepPlan& plan) const;
+  void FillJob(const sched::StepPlan& plan, StepJob& job) const;
   void Report();
   void ReportFinished(const sched::Finished& event);
   static void FinishBranch(Live& request, const sched::Finished& event);

@@ -77,6 +77,8 @@ Result<std::shared_ptr<const DrawContext>> Engine::Impl::MakeContext(EngineReque
   context->prompt_logprobs = request.prompt_logprobs;
   context->report_prefill = request.report_prefill;
   context->min_tokens = request.min_tokens;
+  context->tokens_most = static_cast<int>(std::min<std::int64_t>(
+      request.max_tokens, loaded.max_seq_len() + 1 - static_cast<std::int64_t>(context->prompt.size())));
   context->stop_ids = std::move(request.stop_ids);
   context->constraint = std::move(request.constraint);
   return context;

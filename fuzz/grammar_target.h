@@ -93,6 +93,7 @@ inline void CompileAndWalk(std::string_view kind, const std::uint8_t* data, std:
     return;
   }
   grammar::Matcher matcher(*compiled);
+  if (matcher.MatchesNothing()) return;
   WalkMasks(matcher, std::string(text.rbegin(), text.rend()), kSteps);
 }
 

@@ -7,6 +7,7 @@
 #include <random>
 #include <utility>
 
+#include "files.h"
 #include "galley/protocol/render.h"
 #include "galley/text/utf8.h"
 
@@ -52,12 +53,9 @@ Result<AnswerSettings> ReadAnswerSettings(const options::Values& values) {
 engine::GeneratorOptions ReadGeneratorOptions(const options::Values& values, const std::filesystem::path& model_dir) {
   engine::GeneratorOptions options;
   options.model_dir = model_dir;
-  options.threads = static_cast<int>(values.Int("threads"));
   options.prefill_chunk = static_cast<int>(values.Int("prefill-chunk"));
   options.max_seq_len = values.Int("max-seq-len");
-  options.backend = values.String("backend");
-  options.isa = values.String("isa");
-  if (values.String("experts") == "disk") options.expert_memory = values.Int("expert-memory");
+  ReadDevice(values, options);
   if (values.String("decoder-truncation") == "compact")
     options.decoder_keep = static_cast<int>(values.Int("decoder-keep"));
   return options;

@@ -78,10 +78,8 @@ Result<Settings> ReadSettings(const Context& context) {
 
   engine::EngineOptions& engine = settings.engine;
   ASSIGN_OR_RETURN(engine.model_dir, ModelDir(context));
-  engine.backend = engine::BackendName(values.String("backend"));
-  engine.isa = values.String("isa");
-  if (values.String("experts") == "disk") engine.expert_memory = values.Int("expert-memory");
-  engine.threads = static_cast<int>(values.Int("threads"));
+  ReadDevice(values, engine);
+  engine.backend = engine::BackendName(engine.backend);
   engine.max_seqs = std::ranges::max(settings.concurrency);
   engine.step_rows_max = static_cast<int>(values.Int("step-rows"));
   engine.blocks = static_cast<int>(values.Int("blocks"));
@@ -188,15 +186,15 @@ const Point* WithoutCache(const std::vector<Point>& points, const Point& point) 
 }
 
 std::string Table(const std::vector<Point>& points) {
-  constexpr std::size_t kLabel = 42, kColumn = 26;
+  constexpr std::size_t kLabel = 42, kColumn = 24;
   std::string text = fmt::format("{:<{}}", "requests at once", kLabel);
   for (const Point& point : points) {
-    text += fmt::format("{:>{}}", fmt::format("{}{}", point.concurrency, point.cache ? "" : ", no cache"), kColumn);
+    text += fmt::format("  {:>{}}", fmt::format("{}{}", point.concurrency, point.cache ? "" : ", no cache"), kColumn);
   }
   text += "\n";
   for (const Row& row : Rows()) {
     text += fmt::format("{:<{}}", row.label, kLabel);
-    for (const Point& point : points) text += fmt::format("{:>{}}", row.text(point.median()), kColumn);
+    for (const Point& point : points) text += fmt::format("  {:>{}}", row.text(point.median()), kColumn);
     text += "\n";
   }
   for (const Point& point : points) {

@@ -80,9 +80,7 @@ Result<int> RunCalibrate(Context& context) {
 
   engine::EngineOptions options;
   options.model_dir = model_dir;
-  options.backend = values.String("backend");
-  options.isa = values.String("isa");
-  options.threads = static_cast<int>(values.Int("threads"));
+  ReadDevice(values, options);
   options.max_seqs = 8;
   engine::RoundsRequest request;
   request.tokens = static_cast<int>(values.Int("max-tokens"));

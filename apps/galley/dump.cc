@@ -117,10 +117,7 @@ Result<int> RunDump(Context& context) {
   }
   if (!out.empty()) RETURN_IF_ERROR(CheckWritable(out));
   ASSIGN_OR_RETURN(options.model_dir, ModelDir(context));
-  options.backend = values.String("backend");
-  options.isa = values.String("isa");
-  if (values.String("experts") == "disk") options.expert_memory = values.Int("expert-memory");
-  options.threads = static_cast<int>(values.Int("threads"));
+  ReadDevice(values, options);
   options.chunk = static_cast<int>(values.Int("chunk"));
   options.truncate_decoder = static_cast<int>(values.Int("truncate-decoder"));
   options.greedy = static_cast<int>(values.Int("greedy"));

@@ -36,9 +36,7 @@ Result<engine::EngineOptions> EngineOptionsOf(const options::Values& values, con
   engine::EngineOptions options;
   ASSIGN_OR_RETURN(options.speculation, ReadSpeculation(values));
   options.model_dir = model_dir;
-  options.backend = values.String("backend");
-  options.isa = values.String("isa");
-  options.threads = static_cast<int>(values.Int("threads"));
+  ReadDevice(values, options);
   options.max_seq_len = values.Int("max-seq-len");
   options.max_seqs = static_cast<int>(values.Int("max-seqs"));
   options.step_rows_max = static_cast<int>(values.Int("step-rows"));
@@ -94,7 +92,7 @@ Result<serve::SamplingDefaults> ReadDefaults(const options::Values& values, cons
     if (!std::filesystem::exists(file, error)) return serve::SamplingDefaults{};
   }
   ASSIGN_OR_RETURN(const std::string json, ReadFile(file, kConfigBytesMax));
-  return serve::ReadGenerationConfig(json);
+  return serve::ReadGenerationConfig(json, file.string());
 }
 
 std::vector<std::string> ModelNames(const options::Values& values, const std::filesystem::path& model_dir) {
@@ -122,7 +120,7 @@ std::string InfoJson(const engine::Engine& engine, const options::Values& values
   return DumpJson(Json::MakeObject({{"backend", std::string(engine::BackendName(values.String("backend")))},
                                     {"max_seqs", values.Int("max-seqs")},
                                     {"step_rows", values.Int("step-rows")},
-                                    {"block_tokens", 128},
+                                    {"block_tokens", engine.stats().block_tokens},
                                     {"blocks", engine.stats().blocks_total},
                                     {"memory", memory ? *memory : Json()}}));
 }

@@ -5,6 +5,7 @@
 
 #include <cstdio>
 
+#include "galley/backend/cpu/cpu_backend.h"
 #ifdef GALLEY_CUDA
 #include "galley/backend/cuda/cuda_backend.h"
 #endif
@@ -19,6 +20,8 @@ Result<std::unique_ptr<backend::Backend>> MakeBackend(const std::string& name) {
 #ifdef GALLEY_CUDA
   if (name == "cuda") return backend::MakeCudaBackend({});
 #endif
+  if (name == "cpu")
+    return backend::cpu::CpuBackend::Create({.threads = UsableProcessors(), .isa = "auto", .processors = {}});
   if (name == "ref")
     return std::unique_ptr<backend::Backend>(std::make_unique<backend::RefBackend>(UsableProcessors()));
   return Err(ErrorCode::kUnsupported, name + " is not in this build");
@@ -28,7 +31,7 @@ std::vector<std::string> BackendNames() {
 #ifdef GALLEY_CUDA
   return {"cuda"};
 #else
-  return {"ref"};
+  return {"ref", "cpu"};
 #endif
 }
 
@@ -44,7 +47,7 @@ TEST_P(Conformance, EqualsRef) {
   const auto& [name, index] = GetParam();
   const OpCase& op_case = OpCases()[index];
   auto tested = MakeBackend(name);
-  if (!tested) GTEST_SKIP() << tested.error().ToString();
+  ASSERT_TRUE(tested) << tested.error().ToString();
   backend::RefBackend reference(UsableProcessors());
   constexpr std::uint64_t kSeed = 20261129;
   const auto ran = RunOn(**tested, op_case, kSeed), expected = RunOn(reference, op_case, kSeed);

@@ -48,6 +48,7 @@ class BackendDecorator : public Backend {
   void WindowWrite(const WindowWriteArgs& args) override { Forward("WindowWrite", &Backend::WindowWrite, args); }
   void AttnOut(const AttnOutArgs& args) override { Forward("AttnOut", &Backend::AttnOut, args); }
   void Route(const RouteArgs& args) override { Forward("Route", &Backend::Route, args); }
+  void ForeseeMoe(const ForeseeArgs& args) override { Forward("ForeseeMoe", &Backend::ForeseeMoe, args); }
   void Moe(const MoeArgs& args) override { Forward("Moe", &Backend::Moe, args); }
   void Head(const HeadArgs& args) override { Forward("Head", &Backend::Head, args); }
   void DraftWindow(const DraftWindowArgs& args) override { Forward("DraftWindow", &Backend::DraftWindow, args); }

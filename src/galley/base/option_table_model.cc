@@ -33,8 +33,8 @@ constexpr Spec kTable[] = {
      .section = "model",
      .commands = "generate chat dump bench serve calibrate",
      .initial = "auto",
-     .help = "What computes: plain reference code, the processor's vector units, or an NVIDIA GPU; auto is the fastest "
-             "that this build and machine have.",
+     .help = "What computes: plain reference code, the processor's vector units, or an NVIDIA GPU; auto is "
+             "the processor.",
      .choices = "auto ref cpu cuda",
      .foreign = {"DEEPINFER_ACCELERATOR", kAccelerators}},
     {.name = "isa",
@@ -58,7 +58,7 @@ constexpr Spec kTable[] = {
      .commands = "generate chat dump bench serve calibrate",
      .value_name = "BYTES",
      .initial = "0",
-     .help = "With --experts disk: memory for experts, as 64GiB; 0 takes half of what the process may use."},
+     .help = "With --experts disk: memory for experts, as 64GiB; 0 takes half of the memory limit."},
     {.name = "threads",
      .type = Type::kInt,
      .section = "model",

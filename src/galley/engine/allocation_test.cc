@@ -11,6 +11,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -123,17 +124,24 @@ EngineOptions Watched(EngineOptions options, const backend::Backend*& backend) {
   return options;
 }
 
-EngineOptions StepOptions(SpeculationMode mode) {
+struct Case {
+  const char* name;
+  const char* backend;
+  SpeculationMode mode;
+};
+
+EngineOptions StepOptions(const Case& on) {
   EngineOptions options = Options();
-  options.max_seq_len = 4096;
-  options.step_rows_max = 32;
+  options.backend = on.backend;
+  options.step_rows_max = 24;
   options.itl_target_s = 10;  // chunks as long as the step holds
-  options.speculation.mode = mode;
+  options.speculation.mode = on.mode;
   return options;
 }
 
 // A request whose output goes on for long, in tokens of which each is short text: the text of a token is a value of its
-// event's, and allocates only when it is longer than a string holds in place.
+// event's, and allocates only when it is longer than a string holds in place. Logprobs are such values too, and so are
+// not asked for.
 EngineRequest Long(const Engine& engine, std::uint32_t id, int prompt, int max_tokens) {
   EngineRequest request = Request(id, prompt, 0, max_tokens);
   request.use_cache = false;
@@ -142,45 +150,61 @@ EngineRequest Long(const Engine& engine, std::uint32_t id, int prompt, int max_t
     const bool shows = std::binary_search(printable.begin(), printable.end(), token);
     if (!shows || engine.tokenizer().TokenBytes(token)->size() > 15) request.rules.banned_ids.push_back(token);
   }
+  if (id == 1) {
+    request.sampling.top_p = 0.9;
+    request.rules.bias = {{5, -1.0f}};
+    request.rules.repetition_penalty = 1.1;
+    request.banned_words = {"that is long enough to need memory", "zq"};
+    request.stop_strings = {"\n\n\nnever"};
+  }
+  if (id == 2) {
+    request.sampling.top_k = 40;
+    request.sampling.min_p = 0.01;
+    request.rules.presence_penalty = 0.2;
+    request.rules.frequency_penalty = 0.1;
+    request.stop_ids = {engine.config().eos_token_id};
+    request.min_tokens = 100;
+  }
   return request;
 }
 
-class StepPath : public ::testing::TestWithParam<SpeculationMode> {};
+class StepPath : public ::testing::TestWithParam<Case> {
+ protected:
+  // The reference backend's kernels are written to be read, with vectors of their own; its device memory counts.
+  static bool CountsHost() { return std::string_view(GetParam().backend) != "ref"; }
+};
 
 TEST_P(StepPath, DecodingAllocatesNothingAfterWarmUp) {
   const LeaveOut own;
-  Meter meter{.first = 100, .last = 400};
+  // Between them every sequence crosses a block border, at its token 105 or so.
+  Meter meter{.first = 30, .last = 140};
   const auto engine = Make(Watched(StepOptions(GetParam()), meter.backend));
   const std::int64_t at_start = allocations.load();
-  // Tokens 100 to 400 of the first of three sequences, which all have more to come.
-  std::vector<RequestId> ids;
   for (std::uint32_t id = 0; id < 3; ++id) {
-    EngineRequest request = Long(*engine, id, 24, 3000);
-    if (id == 1) request.sampling.top_p = 0.9;
-    if (id == 2) request.sampling.top_k = 40;
     const auto sink = [&meter, id, &engine](const EngineEvent& event) {
       const LeaveOut sinks;
       if (id != 0 || !std::holds_alternative<TokenEvent>(event)) return;
       meter.Tick();
       for (int other = 0; meter.ticks == meter.last && other < 3; ++other) engine->Cancel(RequestId(other));
     };
-    ASSERT_TRUE(engine->Submit(std::move(request), sink));
+    ASSERT_TRUE(engine->Submit(Long(*engine, id, 24, 900), sink));
   }
   engine->Drain();
   ASSERT_GT(allocations.load(), at_start) << "the hook counts nothing";
   ASSERT_GE(meter.ticks, meter.last);
-  EXPECT_EQ(meter.host, 0);
+  EXPECT_EQ(CountsHost() ? meter.host : 0, 0);
   EXPECT_EQ(meter.device, 0);
 }
 
 TEST_P(StepPath, PromptChunksAllocateNothingAfterWarmUp) {
   const LeaveOut own;
-  Meter meter{.first = 20, .last = 120};
+  // By the first tick the other two have been admitted and decode.
+  Meter meter{.first = 12, .last = 28};
   const auto engine = Make(Watched(StepOptions(GetParam()), meter.backend));
-  // 3,900 rows in steps of 32, two sequences decoding in them: at least 122 chunks.
+  // 700 rows in steps of 24 in which two sequences decode: at least 29 chunks.
   for (std::uint32_t id = 0; id < 3; ++id) {
-    EngineRequest request = id < 2 ? Long(*engine, id, 24, 4000) : Long(*engine, id, 3900, 4);
-    request.report_prefill = id == 2;
+    EngineRequest request = id > 0 ? Long(*engine, id, 24, 900) : Long(*engine, id, 700, 4);
+    request.report_prefill = id == 0;
     const auto sink = [&meter, &engine](const EngineEvent& event) {
       const LeaveOut sinks;
       if (!std::holds_alternative<PrefillEvent>(event)) return;
@@ -191,14 +215,17 @@ TEST_P(StepPath, PromptChunksAllocateNothingAfterWarmUp) {
   }
   engine->Drain();
   ASSERT_GE(meter.ticks, meter.last);
-  EXPECT_EQ(meter.host, 0);
+  EXPECT_EQ(CountsHost() ? meter.host : 0, 0);
   EXPECT_EQ(meter.device, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, StepPath,
-                         ::testing::Values(SpeculationMode::kOff, SpeculationMode::kDspark, SpeculationMode::kNgram,
-                                           SpeculationMode::kRejection),
-                         [](const auto& mode) { return "Mode" + std::to_string(static_cast<int>(mode.param)); });
+                         ::testing::Values(Case{"CpuPlain", "cpu", SpeculationMode::kOff},
+                                           Case{"CpuDspark", "cpu", SpeculationMode::kDspark},
+                                           Case{"CpuNgram", "cpu", SpeculationMode::kNgram},
+                                           Case{"CpuRejection", "cpu", SpeculationMode::kRejection},
+                                           Case{"RefDspark", "ref", SpeculationMode::kDspark}),
+                         [](const auto& on) { return std::string(on.param.name); });
 
 }  // namespace
 }  // namespace galley::engine

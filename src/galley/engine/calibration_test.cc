@@ -4,7 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <random>
+
+#include "galley/engine/draft_rounds.h"
+#include "galley/engine/engine_for_test.h"
 
 namespace galley::engine {
 namespace {
@@ -57,6 +62,24 @@ TEST(Calibration, TheFileReadsBackAndBadOnesAreRefused) {
     EXPECT_FALSE(ParseCalibration(bad, "f")) << bad;
   }
   EXPECT_TRUE(LoadCalibration("/nonexistent")->temperatures.empty());
+}
+
+// Only who plans with it reads it, so that `galley calibrate` can make it again.
+TEST(Calibration, ABrokenFileStopsNobodyButTheOneWhoPlansWithIt) {
+  const std::filesystem::path dir = std::filesystem::path(testing::TempDir()) / "galley_broken_calibration";
+  std::filesystem::remove_all(dir);
+  std::filesystem::copy(kProbe, dir);
+  std::ofstream(dir / kCalibrationFile) << "{";
+  EngineOptions options = Options();
+  options.model_dir = dir;
+  EXPECT_TRUE(Engine::Create(options)) << "without drafts";
+  const auto rounds = CollectRounds(options, {.prompts = {{5, 6, 7}}, .tokens = 4, .temperature = 0, .seed = 1});
+  EXPECT_TRUE(rounds) << rounds.error().ToString();
+  options.speculation.mode = SpeculationMode::kDspark;
+  const auto planned = Engine::Create(options);
+  ASSERT_FALSE(planned);
+  EXPECT_NE(planned.error().ToString().find(kCalibrationFile), std::string::npos) << planned.error().ToString();
+  std::filesystem::remove_all(dir);
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ Result<std::vector<DraftRound>> CollectRounds(EngineOptions options, const Round
                            std::lock_guard lock(collected.mutex);
                            collected.rounds.push_back(std::move(round));
                          }};
+  options.queue_max = std::max(options.queue_max, static_cast<int>(request.prompts.size()));  // all are sent at once
   ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::Create(options));
   std::vector<RequestId> ids;
   for (const std::vector<TokenId>& prompt : request.prompts) {

@@ -21,6 +21,7 @@
 #include "galley/engine/generator.h"
 #include "galley/engine/memory_plan.h"
 #include "galley/engine/speculation.h"
+#include "galley/kv/block_key.h"
 #include "galley/kv/replay.h"
 #include "galley/sched/scheduler.h"
 
@@ -92,7 +93,7 @@ struct EngineRequest {
   std::string cache_salt = {};  // requests share cached prefixes only with equal salts
 };
 
-// The backend that a name stands for: of "auto" the fastest that this build has, else the name itself.
+// The backend that a name stands for: "cpu" for "auto", else the name itself.
 [[nodiscard]] std::string_view BackendName(std::string_view asked);
 
 // Seed of a branch: the request's own for branch 0.
@@ -158,6 +159,7 @@ struct EngineStats {
   SpeculationCounts speculation;
   int running = 0;
   int waiting = 0;
+  int block_tokens = kv::kBlockTokens;
   int blocks_total = 0;
   int blocks_active = 0;  // held by sequences or by a step that runs
   int blocks_cached = 0;  // held by nobody, with content that can be hit

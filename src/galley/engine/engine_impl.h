@@ -78,6 +78,7 @@ struct Engine::Impl {
   std::unique_ptr<sched::Scheduler> scheduler;
   std::unique_ptr<Executor> executor;
   std::unordered_map<RequestId, Live> live;
+  int steps_failed = 0;
   std::vector<Arrival> arrived;      // scratch of TakeEvents
   std::vector<RequestId> cancelled;  // likewise
   SpeculationCounts speculation;
@@ -91,6 +92,8 @@ struct Engine::Impl {
   // Whether one more request may come: those that run, one sequence each, and those that wait. Requires the mutex.
   [[nodiscard]] bool HasRoom() const { return open_requests < std::int64_t{options.queue_max} + options.max_seqs; }
 
+  // engine_submit.cc: whether a request may come now. Requires the mutex. Errors: kUnavailable, kResourceExhausted.
+  [[nodiscard]] Status CheckOpen() const;
   // Of block keys. The salt keeps tenants apart.
   [[nodiscard]] kv::BlockKey RootKey(std::string_view salt) const;
   // engine_submit.cc: what the draws and the text need, taken out of the request.

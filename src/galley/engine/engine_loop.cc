@@ -22,7 +22,10 @@ void Engine::Impl::TakeEvents() {
   }
   for (Arrival& arrival : arrived) {
     std::vector<LiveBranch> branches;
-    for (int j = 0; j < arrival.request.n; ++j) branches.emplace_back(loaded.tokenizer(), arrival.context);
+    for (int j = 0; j < arrival.request.n; ++j) {
+      // What one step draws is reported before the next is taken.
+      branches.emplace_back(loaded.tokenizer(), arrival.context).drawn.reserve(1 + kDraftTokensMax);
+    }
     live.emplace(arrival.request.id, Live{std::move(arrival.context), std::move(arrival.sink), std::move(branches), 1});
     scheduler->Arrive(std::move(arrival.request), Now());
   }
@@ -66,7 +69,7 @@ void Engine::Impl::TakeOutcome(Step& step) {
   const sched::StepPlan& plan = step.job.plan;
   StepOutcome& outcome = step.outcome;
   if (!outcome.status) {
-    ++stats.steps_failed;
+    ++steps_failed;
     scheduler->Fail(plan.id, outcome.status.error());
     return;
   }
@@ -214,6 +217,7 @@ void Engine::Impl::UpdateStats() {
   std::lock_guard lock(mutex);
   stats.scheduler = scheduler->stats();
   stats.speculation = speculation;
+  stats.steps_failed = steps_failed;
   stats.running = scheduler->running();
   stats.waiting = scheduler->waiting();
   stats.blocks_total = scheduler->cache().total();

@@ -18,6 +18,40 @@ Executor::Executor(LoadedModel& loaded, const ExecutorOptions& options, std::fun
   const auto blocks_most = static_cast<std::size_t>(loaded.state().blocks());
   const auto longest = static_cast<std::size_t>(loaded.max_seq_len()) / backend::kBlockTokens + 2;
   for (auto& table : tables_) table.reserve(std::min(blocks_most, longest));
+  ReserveSteps();
+}
+
+// All that a step writes beside its state has its memory before the first one, whichever sequences come together in it.
+void Executor::ReserveSteps() {
+  const int rows = loaded_.model().options().rows_max;
+  const int looks_back = std::max(0, loaded_.config().engram.max_ngram_size - 1);
+  const auto slots = static_cast<std::size_t>(options_.slots);
+  const auto rows_each = static_cast<std::size_t>(1 + options_.speculation.draft_tokens);
+  for (Step& step : steps_) {
+    step.job.Reserve(options_.slots, rows, looks_back);
+    step.outcome.Reserve(options_.slots, static_cast<int>(rows_each));
+  }
+  verifies_.resize(slots);
+  for (Verify& verify : verifies_) {
+    verify.tokens.reserve(rows_each);
+    verify.confidences.reserve(rows_each);
+  }
+  asks_.reserve(slots);
+  asking_.reserve(slots);
+  lengths_.reserve(slots);
+  survivals_.reserve(slots * rows_each);
+  sorted_.reserve(slots * rows_each);
+  inputs_.reserve(slots);
+  logits_.reserve(static_cast<std::size_t>(loaded_.model().options().logit_rows_max) *
+                  static_cast<std::size_t>(loaded_.config().vocab_size));
+}
+
+void StepJob::Reserve(int slots, int rows, int earlier) {
+  plan.Reserve(slots, rows);
+  const auto chunks = static_cast<std::size_t>(std::min(slots, rows));
+  prefill.reserve(chunks);
+  tokens.reserve(static_cast<std::size_t>(rows) + chunks * static_cast<std::size_t>(earlier));
+  draws.reserve(static_cast<std::size_t>(slots));
 }
 
 void StepJob::Clear() {
@@ -25,6 +59,15 @@ void StepJob::Clear() {
   tokens.clear();
   scorings.clear();
   draws.clear();
+}
+
+void StepOutcome::Reserve(int slots, int tokens_each) {
+  const auto most = static_cast<std::size_t>(slots);
+  const auto tokens_most = most * static_cast<std::size_t>(tokens_each);
+  done.draws.reserve(most);
+  done.token_ids.reserve(tokens_most);
+  tokens.reserve(tokens_most);
+  drafts.reserve(most);
 }
 
 void StepOutcome::Clear() {
@@ -44,9 +87,10 @@ Status Executor::Prepare() {
     snapshots_ = std::make_unique<model::StateStorage>(std::move(places));
   }
   const SpeculationOptions& speculation = options_.speculation;
-  ASSIGN_OR_RETURN(calibration_, LoadCalibration(options_.model_dir));
-  // Whoever fixes or watches acceptance wants every draft verified.
+  // Whoever fixes or watches acceptance wants every draft verified, and needs no calibration: `galley calibrate` does,
+  // to write it, so that a file that cannot be read can be made again.
   if (drafter_ != nullptr && speculation.fixed_accepted < 0 && !speculation.on_round) {
+    ASSIGN_OR_RETURN(calibration_, LoadCalibration(options_.model_dir));
     planner_.emplace(sched::VerifyOptions{.drafts = speculation.draft_tokens}, decode_cost_);
   }
   thread_ = std::thread([this] { Loop(); });

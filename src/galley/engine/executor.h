@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -16,8 +17,10 @@
 #include "galley/engine/banned_words.h"
 #include "galley/engine/engine.h"
 #include "galley/engine/loaded_model.h"
+#include "galley/engine/logit_rules.h"
 #include "galley/engine/mask_worker.h"
 #include "galley/engine/speculation.h"
+#include "galley/sched/options.h"
 #include "galley/sched/step_plan.h"
 #include "galley/sched/verify_plan.h"
 
@@ -63,6 +66,8 @@ struct StepJob {
   };
   std::vector<Draw> draws;
 
+  // Room for any step of so many sequences and rows, with so many tokens before each chunk.
+  void Reserve(int slots, int rows, int earlier);
   // Keeps the memory.
   void Clear();
 };
@@ -83,6 +88,7 @@ struct StepOutcome {
   };
   std::vector<Drafts> drafts;  // one for each draw
 
+  void Reserve(int slots, int tokens_each);
   // Keeps the memory.
   void Clear();
 };
@@ -120,6 +126,7 @@ class Executor {
   [[nodiscard]] int steps_on_their_way() const { return static_cast<int>(enqueued_ - taken_); }
 
  private:
+  void ReserveSteps();
   void Loop();
   void Run(const StepJob& job, StepOutcome& outcome);
   [[nodiscard]] Status RunStep(const StepJob& job, StepOutcome& outcome);
@@ -208,7 +215,7 @@ class Executor {
   std::vector<Verify> verifies_;     // of the step, as plan.decode; empty ones behind those
   std::vector<DraftAsk> asks_;       // of the step: sequences that may have drafts
   std::vector<std::size_t> asking_;  // their places in plan.decode
-  sched::CostCurve decode_cost_{{.base_us = 8'000, .row_us = 20}};  // learnt from the first steps on
+  sched::CostCurve decode_cost_{sched::SchedulerOptions().decode_cost};  // learnt from the first steps on
   std::optional<sched::VerifyPlanner> planner_;  // of verify lengths; nothing: every draft is verified
   Calibration calibration_;
   std::vector<float> survivals_;                               // of the step's proposals, draft_tokens each
@@ -218,6 +225,8 @@ class Executor {
   std::vector<int> mask_of_;                                   // [draws of the step] in mask_jobs_; -1: unconstrained
   std::vector<std::uint32_t> mask_words_;                      // of all of mask_jobs_
   std::vector<float> changed_;                                 // scratch of ChangedLogits
+  TokenCounts counts_;                                         // likewise
+  std::string tail_;                                           // likewise
   std::vector<float> draft_logits_;                            // scratch of DrawVerified
   std::vector<float> sorted_;                                  // scratch of ChooseLengths
   std::vector<model::SequenceInput> inputs_;                   // of the step

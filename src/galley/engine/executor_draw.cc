@@ -269,9 +269,9 @@ std::span<const float> Executor::ChangedLogits(const StepJob::Draw& draw, const 
     const std::size_t words = MaskWords(loaded_.config().vocab_size);
     ApplyMask(mask_jobs_[static_cast<std::size_t>(mask)].masks.subspan(row.row * words, words), changed_);
   }
-  context.banned_words.Apply(output, changed_);
+  context.banned_words.Apply(output, changed_, tail_);
   const std::span<const TokenId> stops = early ? std::span(context.stop_ids) : std::span<const TokenId>();
-  ApplyRules(context.rules, context.prompt, output, stops, changed_);
+  ApplyRules(context.rules, context.prompt, output, stops, changed_, counts_);
   return changed_;
 }
 

@@ -107,6 +107,11 @@ grammar::Compiled<std::shared_ptr<const TokenConstraint>> GrammarCompiler::Compi
   // Outside the lock: a slow grammar holds up nobody. Two threads may compile the same; the first one's is kept.
   auto compiled =
       grammar::CompileKind(request.kind, request.spec, vocabulary_.markers, request.options, vocabulary_.vocabulary);
+  if (compiled && grammar::Matcher(*compiled).MatchesNothing()) {
+    compiled = grammar::Refuse({grammar::CompileCode::kUnsatisfiable,
+                                "no text satisfies this; for a pattern, look for anchors and boundaries inside it", "",
+                                "", std::nullopt});
+  }
   std::function<std::size_t()> bytes;
   if (compiled) {
     // The program grows on the engine's thread; the cache reads what that thread wrote down.

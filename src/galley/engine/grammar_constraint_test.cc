@@ -34,7 +34,7 @@ class GrammarConstraintTest : public ::testing::Test {
     compiler_ = *GrammarCompiler::Create(*tokenizer_, ends, vocab_size_, 16 << 20);
   }
 
-  std::shared_ptr<TokenConstraint> Make(GrammarRequest request) {
+  std::shared_ptr<TokenConstraint> Make(const GrammarRequest& request) {
     const auto made = compiler_->Compile(request);
     EXPECT_TRUE(made.has_value()) << made.error().message;
     return (*made)->Clone();
@@ -128,6 +128,18 @@ TEST_F(GrammarConstraintTest, CompiledGrammarsAreKeptAndBadOnesNameThePlace) {
 
 // Many requests of many grammars compile on several threads while another walks masks, as a server does; and masks of
 // one batch are filled on several threads, grammar by grammar.
+// Refused before anything runs; later no token could be drawn, after all the reasoning was paid for.
+TEST_F(GrammarConstraintTest, WhatNothingSatisfiesIsRefused) {
+  for (const std::string_view pattern : {"a$b", "^(ab)^", "[^]$[x]"}) {
+    const auto made = compiler_->Compile(Regex(pattern));
+    ASSERT_FALSE(made.has_value()) << pattern;
+    EXPECT_EQ(made.error().code, grammar::CompileCode::kUnsatisfiable);
+    EXPECT_NE(made.error().message.find("no text satisfies this"), std::string::npos) << made.error().message;
+  }
+  EXPECT_TRUE(compiler_->Compile(Regex("")).has_value()) << "the empty text is a text";
+  EXPECT_TRUE(compiler_->Compile(Regex("^(ab)$")).has_value());
+}
+
 TEST_F(GrammarConstraintTest, CompilesBesideARunningEngineAndFillsBatchesOnThreads) {
   std::vector<std::shared_ptr<const TokenConstraint>> made(12);
   std::vector<std::thread> threads;

@@ -12,6 +12,7 @@
 #endif
 #include "galley/backend/ref/ref_backend.h"
 #include "galley/base/math.h"
+#include "galley/base/range.h"
 #include "galley/base/thread_pool.h"
 #include "galley/engine/engine.h"
 #include "galley/text/compressed_ids.h"
@@ -56,9 +57,9 @@ constexpr BackendEntry kBackends[] = {
 constexpr std::string_view kFastest = "cpu";  // what "auto" stands for
 
 // Bytes for experts that are on disk; 0: they are in memory.
-std::int64_t ExpertMemory(std::int64_t asked) {
-  if (asked < 0) return 0;
-  return asked == 0 ? MemoryLimit(0) / 2 : asked;
+std::int64_t ExpertMemory(const LoadOptions& options) {
+  if (options.expert_memory < 0) return 0;
+  return options.expert_memory == 0 ? MemoryLimit(options.memory_limit) / 2 : options.expert_memory;
 }
 
 // Experts run in groups of up to half of their memory, and a group is one expert at least.
@@ -77,7 +78,7 @@ Result<std::unique_ptr<backend::Backend>> MakeBackend(const LoadOptions& options
   std::string names;
   for (const BackendEntry& entry : kBackends) {
     if (entry.name == name) {
-      const std::int64_t expert_memory = ExpertMemory(options.expert_memory);
+      const std::int64_t expert_memory = ExpertMemory(options);
       if (expert_memory > 0 && !entry.keeps_experts_on_disk) {
         return Err(ErrorCode::kUnsupported,
                    fmt::format("the {} backend has every expert in memory; use --backend cpu", name), "experts");
@@ -87,11 +88,6 @@ Result<std::unique_ptr<backend::Backend>> MakeBackend(const LoadOptions& options
     names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
   }
   return Err(ErrorCode::kUnsupported, fmt::format("\"{}\" is not in this build; it has: {}", name, names), "backend");
-}
-
-Status CheckRange(std::string_view field, std::int64_t value, std::int64_t low, std::int64_t high) {
-  if (value >= low && value <= high) return {};
-  return Err(ErrorCode::kInvalidArgument, fmt::format("{} is outside {} … {}", value, low, high), std::string(field));
 }
 
 Result<std::int64_t> SequenceLength(std::int64_t asked, std::int64_t trained) {
@@ -114,7 +110,7 @@ std::string_view BackendName(std::string_view asked) {
 }
 
 Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) {
-  RETURN_IF_ERROR(CheckRange("prefill-chunk", options.rows_max, 1, kRowsMax));
+  RETURN_IF_ERROR(CheckRange("step-rows", options.rows_max, 1, kRowsMax));
   RETURN_IF_ERROR(CheckRange("max-seqs", options.sequences_max, 1, kSequencesMax));
   RETURN_IF_ERROR(CheckRange("snapshots", options.snapshots, 0, kBlocksMax));
   Sizing sizing;
@@ -132,7 +128,7 @@ Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) 
                    .blocks = options.blocks > 0 ? options.blocks : static_cast<int>(full),
                    .slots = options.sequences_max,
                    .snapshots = options.snapshots,
-                   .expert_memory = options.expert_memory < 0 ? -1 : ExpertMemory(options.expert_memory),
+                   .expert_memory = options.expert_memory < 0 ? -1 : ExpertMemory(options),
                    .rewind = options.rewind};
   return sizing;
 }
@@ -145,7 +141,7 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   ASSIGN_OR_RETURN(model::Checkpoint checkpoint, model::Checkpoint::Open(options.model_dir));
   loaded.checkpoint_ = std::make_unique<model::Checkpoint>(std::move(checkpoint));
   const model::Config& config = loaded.config();
-  RETURN_IF_ERROR(CheckExpertMemory(ExpertMemory(options.expert_memory), config));
+  RETURN_IF_ERROR(CheckExpertMemory(ExpertMemory(options), config));
   ASSIGN_OR_RETURN(const Sizing sizing, SizeFor(options, config));
   loaded.max_seq_len_ = sizing.max_seq_len;
   ASSIGN_OR_RETURN(loaded.memory_plan_, PlanMemory(config, sizing.memory));

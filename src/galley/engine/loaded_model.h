@@ -20,9 +20,9 @@ namespace galley::engine {
 
 struct LoadOptions {
   std::filesystem::path model_dir;
-  std::string backend = "ref";  // or "cpu"; "auto": the fastest that this build has
+  std::string backend = "ref";  // "ref", "cpu", in CUDA builds "cuda", or "auto", which is BackendName's choice
   std::string isa = "auto";     // instruction set of the cpu backend
-  // Bytes for routed experts when they stay on disk; -1: they are in memory, 0: half of what the process may use.
+  // Bytes for routed experts when they stay on disk; -1: they are in memory, 0: half of the memory limit.
   std::int64_t expert_memory = -1;
   int threads = 0;     // 0: as many as the process may use
   int rows_max = 256;  // rows of the largest step

@@ -18,12 +18,14 @@ using ::testing::HasSubstr;
 struct PlanCase {
   const char* model;
   bool drafts;
+  const char* backend;
 };
 
 class MemoryPlanOf : public ::testing::TestWithParam<PlanCase> {};
 
 TEST_P(MemoryPlanOf, EqualsWhatIsTaken) {
   const LoadOptions options = {.model_dir = std::filesystem::path(GALLEY_SOURCE_DIR) / GetParam().model,
+                               .backend = GetParam().backend,
                                .threads = 1,
                                .rows_max = 192,
                                .logit_rows_max = 7,
@@ -49,12 +51,12 @@ TEST_P(MemoryPlanOf, EqualsWhatIsTaken) {
   EXPECT_EQ(plan.tokens, 33 * 128);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, MemoryPlanOf,
-                         ::testing::Values(PlanCase{"tests/golden/v41_probe", false},
-                                           PlanCase{"tests/golden/v41_probe", true}, PlanCase{"models/nano", true}),
-                         [](const auto& test) {
-                           return std::string(test.param.drafts ? "Drafts" : "Plain") + std::to_string(test.index);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, MemoryPlanOf,
+    ::testing::Values(PlanCase{"tests/golden/v41_probe", false, "ref"}, PlanCase{"tests/golden/v41_probe", true, "ref"},
+                      PlanCase{"models/nano", true, "ref"}, PlanCase{"tests/golden/v41_probe", true, "cpu"},
+                      PlanCase{"models/nano", true, "cpu"}),
+    [](const auto& test) { return std::string(test.param.drafts ? "Drafts" : "Plain") + std::to_string(test.index); });
 
 // Facts of the published model: 113,920 bytes of history a block; 128 sequences of 8,192 tokens are 64 blocks each.
 TEST(MemoryPlanTest, FullSizeModelWithoutItsWeights) {

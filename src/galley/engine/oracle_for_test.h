@@ -120,7 +120,7 @@ class Oracle {
     options.synchronous = Between(0, 1) == 0;
     options.max_seqs = Between(1, 6);
     options.step_rows_max = Between(140, 400);
-    options.blocks = static_cast<int>((longest + 127) / 128) + Between(0, 4);
+    options.blocks = static_cast<int>((longest + 127) / 128) + Between(0, 1);
     options.snapshots = Between(0, 2);
     options.speculation.mode = kModes[Between(0, 2)];
     options.threads = Between(1, 2);

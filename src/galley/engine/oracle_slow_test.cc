@@ -8,10 +8,11 @@
 namespace galley::engine {
 namespace {
 
-void RunMany(const std::filesystem::path& model, const std::string& backend, int rounds) {
+// `rounds` worlds, and up to `more` others while no sequence was preempted; 0: preemption is left to resume_slow_test.
+void RunMany(const std::filesystem::path& model, const std::string& backend, int rounds, int more) {
   const std::uint32_t seed = std::random_device{}();
   std::int64_t preemptions = 0, hits = 0, restores = 0, accepted = 0;
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round < rounds || (preemptions == 0 && round < rounds + more); ++round) {
     const std::uint32_t own = seed + static_cast<std::uint32_t>(round);
     SCOPED_TRACE(testing::Message() << "seed " << own << " on " << backend);
     Oracle oracle({.model = model, .backend = backend, .seed = own});
@@ -25,21 +26,23 @@ void RunMany(const std::filesystem::path& model, const std::string& backend, int
   std::printf("seed %u: %lld preemptions, %lld cached tokens, %lld restores, %lld accepted drafts\n", seed,
               static_cast<long long>(preemptions), static_cast<long long>(hits), static_cast<long long>(restores),
               static_cast<long long>(accepted));
-  EXPECT_GT(preemptions, 0) << "blocks never ran short";
+  if (more > 0) {
+    EXPECT_GT(preemptions, 0) << "blocks never ran short";
+  }
   EXPECT_GT(hits, 0) << "nothing was shared";
 }
 
 TEST(OracleSlow, ProbeOnTheReference) {
-  RunMany(kProbe, "ref", 1);
+  RunMany(kProbe, "ref", 1, 0);
 }
 TEST(OracleSlow, NanoOnTheReference) {
-  RunMany(kNano, "ref", 1);
+  RunMany(kNano, "ref", 1, 0);
 }
 TEST(OracleSlow, ProbeOnTheProcessor) {
-  RunMany(kProbe, "cpu", 2);
+  RunMany(kProbe, "cpu", 2, 8);
 }
 TEST(OracleSlow, NanoOnTheProcessor) {
-  RunMany(kNano, "cpu", 2);
+  RunMany(kNano, "cpu", 2, 8);
 }
 
 TEST(OracleSlow, SevenHundredOneRowStepsEqualOneChunk) {

@@ -19,9 +19,21 @@ constexpr std::pair<std::string_view, SpeculationMode> kModes[] = {
     {"rejection", SpeculationMode::kRejection},
 };
 
+// One for each sequence that may run, with room for a whole draft.
+std::vector<Proposal> EmptyProposals(LoadedModel& loaded) {
+  std::vector<Proposal> proposals(static_cast<std::size_t>(loaded.model().options().sequences_max));
+  for (Proposal& proposal : proposals) {
+    proposal.tokens.reserve(kDraftTokensMax);
+    proposal.confidences.reserve(kDraftTokensMax);
+  }
+  return proposals;
+}
+
 class HeadDrafter final : public Drafter {
  public:
-  explicit HeadDrafter(LoadedModel& loaded) : loaded_(loaded) {}
+  explicit HeadDrafter(LoadedModel& loaded) : loaded_(loaded), proposals_(EmptyProposals(loaded)) {
+    inputs_.reserve(proposals_.size());
+  }
 
   [[nodiscard]] Result<std::span<const Proposal>> Propose(std::span<const DraftAsk> asks) override {
     inputs_.clear();
@@ -33,7 +45,7 @@ class HeadDrafter final : public Drafter {
                          .sampling = ask.sampling});
     }
     ASSIGN_OR_RETURN(const std::span<const model::Draft> drafts, loaded_.model().Drafts(inputs_, loaded_.state()));
-    proposals_.resize(std::max(proposals_.size(), asks.size()));
+    CHECK(asks.size() <= proposals_.size()) << asks.size() << " sequences ask for drafts";
     for (std::size_t i = 0; i < asks.size(); ++i) {
       const auto count =
           static_cast<std::ptrdiff_t>(std::min(drafts[i].tokens.size(), static_cast<std::size_t>(asks[i].most)));
@@ -52,8 +64,10 @@ class HeadDrafter final : public Drafter {
 
 class NgramDrafter final : public Drafter {
  public:
+  explicit NgramDrafter(LoadedModel& loaded) : proposals_(EmptyProposals(loaded)) {}
+
   [[nodiscard]] Result<std::span<const Proposal>> Propose(std::span<const DraftAsk> asks) override {
-    proposals_.resize(std::max(proposals_.size(), asks.size()));
+    CHECK(asks.size() <= proposals_.size()) << asks.size() << " sequences ask for drafts";
     for (std::size_t i = 0; i < asks.size(); ++i) {
       Proposal& proposal = proposals_[i];
       (void)LookUpContinuation(asks[i].prompt, asks[i].output, asks[i].most, proposal.tokens);
@@ -135,7 +149,7 @@ std::unique_ptr<Drafter> MakeDrafter(SpeculationMode mode, LoadedModel& loaded) 
     case SpeculationMode::kRejection:
       return std::make_unique<HeadDrafter>(loaded);
     case SpeculationMode::kNgram:
-      return std::make_unique<NgramDrafter>();
+      return std::make_unique<NgramDrafter>(loaded);
     case SpeculationMode::kAuto:
     case SpeculationMode::kOff:
       break;

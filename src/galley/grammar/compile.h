@@ -31,6 +31,9 @@ struct CompileOptions {
   Limits limits = {};
 };
 
+// The marker of tool calls in DeepSeek's models.
+inline constexpr std::string_view kDsmlMarker = "｜DSML｜";
+
 // A token that stands for itself, never for its spelling.
 struct Marker {
   std::string text;         // how it is written in specifications and in checks

@@ -14,7 +14,7 @@ Compiled<Grammar> CompileKind(std::string_view kind, const JsonValue& spec, cons
   if (kind == "json_schema") return CompileJsonSchema(spec, options, std::move(vocabulary));
   if (kind == "dsml") {
     for (const Marker& marker : markers) {
-      if (marker.text == "｜DSML｜") return CompileDsml(spec, marker, options, std::move(vocabulary));
+      if (marker.text == kDsmlMarker) return CompileDsml(spec, marker, options, std::move(vocabulary));
     }
     return bad("the model has no token for the tool call marker");
   }

@@ -83,6 +83,12 @@ void Matcher::Reset() {
   Rollback(history_.size());
 }
 
+bool Matcher::MatchesNothing() const {
+  const ParseStates& states = session_->states;
+  const ParseStates::State& start = states.state(states.start());
+  return !start.complete && start.lexemes.empty() && start.tokens.empty();
+}
+
 bool Matcher::can_stop() {
   return session_->states.state(history_.back()).complete;
 }

@@ -46,6 +46,8 @@ class Matcher {
   std::vector<bool> FillTreeMasks(std::span<const std::int32_t> parents, std::span<const std::uint32_t> tokens,
                                   std::span<MaskWord> out);
 
+  // No text satisfies the grammar, so no mask ever allows a token: a pattern such as a$b is legal and like that.
+  [[nodiscard]] bool MatchesNothing() const;
   [[nodiscard]] bool can_stop();
   // The text is complete and nothing may follow but an end token, or has ended.
   [[nodiscard]] bool must_stop();

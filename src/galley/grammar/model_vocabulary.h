@@ -34,7 +34,4 @@ struct ModelVocabulary {
 inline constexpr TokenId kByteMarker = 256;
 [[nodiscard]] ModelVocabulary ByteVocabulary();
 
-// The marker of tool calls in DeepSeek's models.
-inline constexpr std::string_view kDsmlMarker = "｜DSML｜";
-
 }  // namespace galley::grammar

@@ -238,12 +238,12 @@ class Parser {
   }
 
   bool GroupName() {
-    static const CodePointSet kStart = CodePointSet::Of(FindProperty(PropertyKind::kBinary, "ID_Start"));
-    static const CodePointSet kRest = CodePointSet::Of(FindProperty(PropertyKind::kBinary, "ID_Continue"));
-    const auto starts = [](std::uint32_t c) { return c == '_' || c == '$' || kStart.Contains(c); };
+    static const CodePointSet letters = CodePointSet::Of(FindProperty(PropertyKind::kBinary, "ID_Start"));
+    static const CodePointSet continues = CodePointSet::Of(FindProperty(PropertyKind::kBinary, "ID_Continue"));
+    const auto starts = [](std::uint32_t c) { return c == '_' || c == '$' || letters.Contains(c); };
     if (!starts(Peek())) return false;
     std::string name;
-    while (starts(Peek()) || kRest.Contains(Peek())) AppendUtf8(chars_[at_++], name);
+    while (starts(Peek()) || continues.Contains(Peek())) AppendUtf8(chars_[at_++], name);
     return Take('>') && names_.insert(name).second;
   }
 

@@ -36,7 +36,7 @@ CorsPolicy::Decision CorsPolicy::Decide(const HttpRequest& request) const {
                       {"Access-Control-Expose-Headers", "x-request-id, retry-after"}};
   if (request.method != "OPTIONS" || !request.headers.Find("Access-Control-Request-Method")) return decision;
   HttpResponse preflight{.status = 204, .headers = {}, .body = {}};
-  preflight.headers.Add("Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS");
+  preflight.headers.Add("Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE, OPTIONS");
   if (const auto asked = request.headers.Find("Access-Control-Request-Headers")) {
     preflight.headers.Add("Access-Control-Allow-Headers", std::string(*asked));
   }

@@ -62,8 +62,6 @@ class StepCost {
     return prefill_.RowsWithin(budget_us - decode_.Predict(decode_rows), most);
   }
   void Observe(std::int64_t decode_rows, std::int64_t prefill_work, double measured_us);
-  [[nodiscard]] const CostCurve& decode() const { return decode_; }
-  [[nodiscard]] CostCurve& decode() { return decode_; }
 
  private:
   CostCurve decode_;

@@ -3,7 +3,7 @@
 // first. The survival of a draft is the chance that it and all before it are accepted, the product of their calibrated
 // confidences. Pure. The count is fixed on the host from confidences at least two steps old, so that it neither waits
 // for nor depends on the drafts of its own step; the rows are then chosen with fresh values. docs/scheduler.md. Owned
-// by the rank's scheduler; times in microseconds.
+// by whoever runs the steps (the engine's executor, a simulated device); times in microseconds.
 #pragma once
 
 #include <array>
@@ -40,9 +40,8 @@ class SurvivalCurve {
   bool empty_ = true;
 };
 
-// Time of a step that decodes, from the learnt curve of the decode launch, which is the scheduler's own and cuts prompt
-// chunks too (StepCost::decode), a correction that follows the last steps, and the learnt times of sampling and
-// drafting.
+// Time of a step that decodes, from the learnt curve of the decode launch, a correction that follows the last steps,
+// and the learnt times of sampling and drafting.
 class VerifyCost {
  public:
   // `forward` outlives it.
@@ -122,8 +121,6 @@ class VerifyPlanner {
   [[nodiscard]] bool Drafts(QuenchState& sequence) const;
   // Drafts of the sequence that were verified and accepted in a step.
   void Accepted(QuenchState& sequence, int verified, int accepted) const;
-
-  [[nodiscard]] const VerifyCost& cost() const { return cost_; }
 
  private:
   struct Seen {

@@ -30,6 +30,7 @@ TEST(Routes, ApiPathsHaveTheSpellingsOfAllClients) {
   EXPECT_EQ(FindRoute("GET", "/v1/models/a/b").rest, "a/b") << "names may have slashes";
   EXPECT_EQ(FindRoute("GET", "/v1/chat/completions").status, 405);
   EXPECT_EQ(FindRoute("GET", "/v1/chat/completions").allowed, "POST");
+  EXPECT_EQ(FindRoute("PUT", "/flush_cache").allowed, "POST, GET");
   EXPECT_EQ(FindRoute("GET", "/v1/../etc/passwd").status, 404);
   EXPECT_EQ(FindRoute("GET", "/v1v1/models").status, 404);
   EXPECT_NE(FindRoute("HEAD", "/health").route, nullptr);
@@ -101,6 +102,11 @@ TEST(Endpoints, TokenizeAndBack) {
   EXPECT_EQ(served.Post("/detokenize", R"({"tokens":[-1]})")->status(), 400);
   EXPECT_EQ(served.Post("/detokenize", R"({"tokens":[1e99]})")->status(), 400);
   EXPECT_EQ(served.Post("/tokenize", "{}")->status(), 400);
+  EXPECT_NE(At(served.Post("/detokenize", R"({"tokens":"1"})")->json(), "error.message").find("list of token ids"),
+            std::string::npos);
+  const auto picture = served.Post("/tokenize", R"({"messages":[{"role":"user","content":[
+      {"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgo="}}]}]})");
+  EXPECT_EQ(picture->status(), 400) << "what the model is not given is not counted";
 }
 
 TEST(Endpoints, CountTokensEqualsTheUsage) {
@@ -155,6 +161,15 @@ TEST(Metrics, HaveBothNamesAndCount) {
         "# TYPE vllm:inter_token_latency_seconds histogram\n"})
     EXPECT_THAT(text, HasSubstr(line));
   EXPECT_THAT(text, Not(HasSubstr("} nan")));
+  EXPECT_THAT(text, HasSubstr("enable_prefix_caching=\"True\""));
+}
+
+TEST(Metrics, TellWhetherPrefixesAreCached) {
+  ServiceOptions options;
+  options.prefix_cache = false;
+  Served served(Says("x"), options);
+  EXPECT_THAT(served.Ask("GET", "/metrics")->text(), HasSubstr("block_size=\"128\",num_gpu_blocks="));
+  EXPECT_THAT(served.Ask("GET", "/metrics")->text(), HasSubstr("enable_prefix_caching=\"False\""));
 }
 
 TEST(Log, OneJsonLineARequestWithoutItsText) {

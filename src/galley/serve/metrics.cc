@@ -187,10 +187,11 @@ std::string Metrics::Render(const Gauges& gauges) const {
   }
   for (const std::string_view name : {"galley_cache_config_info", "vllm:cache_config_info"}) {
     page.Head(name, "gauge", "Size of the cache; always 1.");
-    page.Value(name,
-               fmt::format("block_size=\"{}\",num_gpu_blocks=\"{}\",enable_prefix_caching=\"True\"",
-                           gauges.block_tokens, gauges.engine.blocks_total),
-               1);
+    page.Value(
+        name,
+        fmt::format("block_size=\"{}\",num_gpu_blocks=\"{}\",enable_prefix_caching=\"{}\"", gauges.engine.block_tokens,
+                    gauges.engine.blocks_total, gauges.prefix_cache ? "True" : "False"),
+        1);
   }
   std::lock_guard lock(mutex_);
   for (const std::string_view prefix : {"galley_", "vllm:"}) {

@@ -46,7 +46,7 @@ struct Gauges {
   engine::EngineStats engine;
   std::int64_t open_requests = 0;  // generation requests that have not ended
   std::int64_t max_seq_len = 0;
-  int block_tokens = 128;
+  bool prefix_cache = true;  // unless a request says otherwise
   bool draining = false;
 };
 

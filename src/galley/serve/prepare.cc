@@ -101,10 +101,8 @@ engine::SamplingParams SamplingOf(const ParsedRequest& parsed, const SamplingFie
 ApiResult<std::vector<TokenId>> PromptIds(ParsedRequest& parsed, const PrepareContext& context, std::string* text) {
   if (parsed.prompt_ids.empty()) {
     const protocol::Prompt prompt = protocol::RenderRequest(parsed, context.codec);
-    if (!prompt.images.empty())
-      return Refuse({.status = 400, .message = "this server reads no images; leave them out", .code = "unsupported"});
     auto ids = EncodePrompt(prompt, context.encoder);
-    if (!ids) return Refuse(FromError(ids.error()));
+    if (!ids) return Refuse(ids.error());
     if (text != nullptr) *text = prompt.text;
     return std::move(*ids);
   }
@@ -174,6 +172,8 @@ ApiResult<PreparedPrompt> PreparePrompt(Protocol protocol, Json body, const Samp
   return prompt;
 }
 
+}  // namespace
+
 ApiResult<Json> ReadObject(std::string_view body, const ServiceOptions& options) {
   auto json = protocol::ReadBody(body, options.limits);
   if (!json) {
@@ -185,8 +185,6 @@ ApiResult<Json> ReadObject(std::string_view body, const ServiceOptions& options)
     return Refuse({.status = 400, .message = fmt::format("the body must be a JSON object, not {}", json->type_name())});
   return std::move(*json);
 }
-
-}  // namespace
 
 protocol::CodecOptions CodecOptionsOf(const ServiceOptions& options) {
   protocol::CodecOptions codec;
@@ -204,11 +202,15 @@ protocol::CodecOptions CodecOptionsOf(const ServiceOptions& options) {
   return codec;
 }
 
-Result<std::vector<TokenId>> EncodePrompt(const protocol::Prompt& prompt, text::Encoder& encoder) {
+ApiResult<std::vector<TokenId>> EncodePrompt(const protocol::Prompt& prompt, text::Encoder& encoder) {
+  if (!prompt.images.empty())
+    return Refuse({.status = 400, .message = "this server reads no images; leave them out", .code = "unsupported"});
   std::vector<text::ByteRange> ranges;
   ranges.reserve(prompt.special.size());
   for (const protocol::ByteRange& range : prompt.special) ranges.push_back({range.begin, range.end});
-  return encoder.EncodeWithSpecialRanges(prompt.text, ranges);
+  auto ids = encoder.EncodeWithSpecialRanges(prompt.text, ranges);
+  if (!ids) return Refuse(FromError(ids.error()));
+  return std::move(*ids);
 }
 
 ApiResult<PreparedRequest> PrepareRequest(Protocol protocol, std::string_view body, const PrepareContext& context) {

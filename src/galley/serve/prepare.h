@@ -53,7 +53,10 @@ struct PrepareContext {
 // Tokens of a Messages request's prompt (count_tokens).
 [[nodiscard]] ApiResult<std::int64_t> CountPromptTokens(std::string_view body, const PrepareContext& context);
 
-// Ids of a rendered prompt.
-[[nodiscard]] Result<std::vector<TokenId>> EncodePrompt(const protocol::Prompt& prompt, text::Encoder& encoder);
+// The body as an object: 413 for one that is too large, else 400.
+[[nodiscard]] ApiResult<protocol::Json> ReadObject(std::string_view body, const ServiceOptions& options);
+
+// Ids of a rendered prompt. Pictures are refused.
+[[nodiscard]] ApiResult<std::vector<TokenId>> EncodePrompt(const protocol::Prompt& prompt, text::Encoder& encoder);
 
 }  // namespace galley::serve

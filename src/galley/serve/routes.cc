@@ -78,7 +78,8 @@ Match FindRoute(std::string_view method, std::string_view path) {
     if (!PathFits(route, route.api ? bare : path, rest)) continue;
     if (route.method == wanted) return {.route = &route, .rest = rest};
     match.status = 405;
-    match.allowed = route.method;
+    if (!match.allowed.empty()) match.allowed += ", ";
+    match.allowed += route.method;
   }
   return match;
 }

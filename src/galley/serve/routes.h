@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "galley/serve/api_error.h"
@@ -48,7 +49,7 @@ struct Match {
   const Route* route = nullptr;  // null: `status` says why
   std::string_view rest{};       // what "*" stands for
   int status = 200;              // 404 or 405
-  std::string_view allowed{};    // methods of that path, for 405
+  std::string allowed{};         // methods of that path, for 405: "GET, POST"
 };
 // HEAD is answered like GET; the transport leaves the body out.
 [[nodiscard]] Match FindRoute(std::string_view method, std::string_view path);

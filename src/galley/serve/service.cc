@@ -124,11 +124,17 @@ std::shared_ptr<Exchange> Service::Impl::Open(const Call& call, std::string_view
                             .admitted = [this] { --waiting; },
                             .answered = {},
                             .retired = [this, number] { Close(number); }};
-  setting.answered = [this, call, model = prepared.model, stream = prepared.stream, choices, id = setting.id,
+  // Not the call: it holds the body, which nobody needs while the model writes.
+  const Asked asked{.trace = call.trace,
+                    .peer = call.request->peer,
+                    .path = call.request->path,
+                    .route = call.route->path,
+                    .key = call.key};
+  setting.answered = [this, asked, model = prepared.model, stream = prepared.stream, choices, id = setting.id,
                       prompts = std::move(prompts)](const ExchangeReport& report) {
-    metrics.RecordHttp(call.route->path, report.status);
-    Remember({.id = id, .model = model, .route = std::string(call.route->path), .stream = stream, .report = report});
-    if (options.log) options.log(LogLine(call, id, model, stream, choices, prompts, report));
+    metrics.RecordHttp(asked.route, report.status);
+    Remember({.id = id, .model = model, .route = std::string(asked.route), .stream = stream, .report = report});
+    if (options.log) options.log(LogLine(asked, id, model, stream, choices, prompts, report));
   };
   auto exchange = std::make_shared<Exchange>(std::move(setting), std::move(prepared), call.reply);
   waiting += exchange->submissions();
@@ -149,17 +155,17 @@ void Service::Impl::Remember(Recent entry) {
   if (recent.size() > kRecentMax) recent.pop_front();
 }
 
-std::string Service::Impl::LogLine(const Call& call, std::string_view id, std::string_view model, bool stream,
+std::string Service::Impl::LogLine(const Asked& asked, std::string_view id, std::string_view model, bool stream,
                                    std::int64_t n, std::string_view prompts, const ExchangeReport& report) const {
   const auto unix_ms =
       std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch());
   Json line = Json::MakeObject({{"time_ms", static_cast<std::int64_t>(unix_ms.count())},
                                 {"event", "request"},
-                                {"request_id", call.trace.request_id},
+                                {"request_id", asked.trace.request_id},
                                 {"id", id},
-                                {"peer", call.request->peer},
-                                {"key", call.key},
-                                {"path", call.request->path},
+                                {"peer", asked.peer},
+                                {"key", asked.key},
+                                {"path", asked.path},
                                 {"model", model},
                                 {"stream", stream},
                                 {"n", n},
@@ -172,7 +178,7 @@ std::string Service::Impl::LogLine(const Call& call, std::string_view id, std::s
                                 {"queue_ms", Milliseconds(report.times.started_s)},
                                 {"first_token_ms", Milliseconds(report.times.first_token_s)},
                                 {"total_ms", Milliseconds(report.times.end_s)}});
-  if (!call.trace.traceparent.empty()) line.Set("traceparent", call.trace.traceparent);
+  if (!asked.trace.traceparent.empty()) line.Set("traceparent", asked.trace.traceparent);
   if (!report.error.empty()) line.Set("error", report.error);
   if (options.log_prompts) line.Set("prompt", prompts).Set("output", report.output);
   return DumpJson(line);
@@ -245,7 +251,7 @@ void Service::Handle(const std::shared_ptr<const Request>& request, const std::s
   }
   call.key = key.value_or(0);
   if (match.route == nullptr) {
-    if (match.status == 405) call.headers.emplace_back("allow", std::string(match.allowed));
+    if (match.status == 405) call.headers.emplace_back("allow", match.allowed);
     impl_->Answer(
         call, ApiError{.status = match.status,
                        .message = match.status == 405 ? fmt::format("{} takes {}, not {}", request->path, match.allowed,

@@ -22,13 +22,6 @@ Response TextResponse(std::string body, std::string_view type, int status = 200)
   return {.status = status, .headers = {{"content-type", std::string(type)}}, .body = std::move(body)};
 }
 
-ApiResult<Json> ReadObject(std::string_view body, const protocol::RequestLimits& limits) {
-  auto json = protocol::ReadBody(body, limits);
-  if (!json) return Refuse(FromError(json.error()));
-  if (!json->is_object()) return Refuse({.status = 400, .message = "the body must be a JSON object"});
-  return std::move(*json);
-}
-
 Json Seconds(double seconds) {
   return seconds < 0 ? Json() : Json(seconds);
 }
@@ -79,43 +72,44 @@ ApiResult<Response> Service::Impl::StoredResponse(const Call& call) {
 }
 
 ApiResult<Response> Service::Impl::Tokenize(const Call& call) {
-  auto body = ReadObject(call.request->body, options.limits);
+  auto body = ReadObject(call.request->body, options);
   if (!body) return Refuse(body.error());
   EncoderPool::Loan encoder = encoders.Lend();
-  Result<std::vector<TokenId>> prompt_ids;
+  ApiResult<std::vector<TokenId>> token_ids;
   const Json& prompt = protocol::Get(*body, "prompt");
   if (prompt.is_string()) {
     const Json& add = protocol::Get(*body, "add_special_tokens");
     const bool special = add.is_null() || protocol::IsTrue(add);
-    prompt_ids = special ? EncodePrompt(protocol::RenderText(protocol::Text(prompt)), *encoder)
-                         : (*encoder).Encode(protocol::Text(prompt));
+    protocol::Prompt plain;
+    plain.text = protocol::Text(prompt);
+    token_ids = EncodePrompt(special ? protocol::RenderText(plain.text) : plain, *encoder);
   } else if (protocol::Get(*body, "messages").is_array()) {
     if (protocol::Get(*body, "model").is_null()) body->Set("model", options.model_names.front());
     const auto parsed = protocol::ConvertBody(protocol::Protocol::kChat, *body, codec);
     if (!parsed) return Refuse(FromError(parsed.error()));
-    prompt_ids = EncodePrompt(protocol::RenderRequest(*parsed, codec), *encoder);
+    token_ids = EncodePrompt(protocol::RenderRequest(*parsed, codec), *encoder);
   } else {
     return Refuse({.status = 400, .message = "give `prompt`, a text, or `messages`, a chat", .param = "prompt"});
   }
-  if (!prompt_ids) return Refuse(FromError(prompt_ids.error()));
-  Json answer = Json::MakeObject({{"count", static_cast<std::int64_t>(prompt_ids->size())},
+  if (!token_ids) return Refuse(token_ids.error());
+  Json answer = Json::MakeObject({{"count", static_cast<std::int64_t>(token_ids->size())},
                                   {"max_model_len", engine.max_seq_len()},
-                                  {"tokens", Json(Json::Array(prompt_ids->begin(), prompt_ids->end()))}});
+                                  {"tokens", Json(Json::Array(token_ids->begin(), token_ids->end()))}});
   if (protocol::IsTrue(protocol::Get(*body, "return_token_strs"))) {
     Json spellings(Json::Array{});
-    for (const TokenId id : *prompt_ids) spellings.Push(Json(engine.tokenizer().Spelling(id).value_or("")));
+    for (const TokenId id : *token_ids) spellings.Push(Json(engine.tokenizer().Spelling(id).value_or("")));
     answer.Set("token_strs", std::move(spellings));
   }
   return JsonResponse(answer);
 }
 
 ApiResult<Response> Service::Impl::Detokenize(const Call& call) {
-  const auto body = ReadObject(call.request->body, options.limits);
+  const auto body = ReadObject(call.request->body, options);
   if (!body) return Refuse(body.error());
   const Json& tokens = protocol::Get(*body, "tokens");
   if (!tokens.is_array())
-    return Refuse({.status = 400, .message = "tokens: must be a list of prompt_ids", .param = "tokens"});
-  std::vector<TokenId> prompt_ids;
+    return Refuse({.status = 400, .message = "tokens: must be a list of token ids", .param = "tokens"});
+  std::vector<TokenId> token_ids;
   for (const Json& token : protocol::Elements(tokens)) {
     const double id = token.is_number() ? token.AsDouble() : -1;
     if (!(id >= 0 && id < engine.tokenizer().vocab_size()) || id != std::floor(id))
@@ -123,9 +117,9 @@ ApiResult<Response> Service::Impl::Detokenize(const Call& call) {
                      .message = fmt::format("tokens: {} is not an id in [0, {})", DumpJson(token),
                                             engine.tokenizer().vocab_size()),
                      .param = "tokens"});
-    prompt_ids.push_back(static_cast<TokenId>(id));
+    token_ids.push_back(static_cast<TokenId>(id));
   }
-  const auto text = engine.tokenizer().Decode(prompt_ids);
+  const auto text = engine.tokenizer().Decode(token_ids);
   if (!text) return Refuse(FromError(text.error()));
   return JsonResponse(Json::MakeObject({{"prompt", *text}, {"text", *text}}));
 }
@@ -140,7 +134,10 @@ ApiResult<Response> Service::Impl::Ready(const Call&) {
 }
 
 ApiResult<Response> Service::Impl::MetricsPage(const Call&) {
-  Gauges gauges{.engine = engine.stats(), .max_seq_len = engine.max_seq_len(), .draining = !ready};
+  Gauges gauges{.engine = engine.stats(),
+                .max_seq_len = engine.max_seq_len(),
+                .prefix_cache = options.prefix_cache,
+                .draining = !ready};
   {
     std::lock_guard lock(mutex);
     gauges.open_requests = static_cast<std::int64_t>(open.size());

@@ -36,6 +36,14 @@ struct Service::Impl {
     std::string_view rest{};
     int key = 0;
   };
+  // What the log says of a request that became a call of the engine.
+  struct Asked {
+    Trace trace;
+    std::string peer;
+    std::string path;
+    std::string_view route;  // as in the table
+    int key = 0;
+  };
   // A request that has ended, for the page.
   struct Recent {
     std::string id;
@@ -81,7 +89,7 @@ struct Service::Impl {
   [[nodiscard]] std::shared_ptr<Exchange> Open(const Call& call, std::string_view id_prefix, PreparedRequest prepared);
   void Close(std::uint64_t number);
   void Remember(Recent entry);
-  [[nodiscard]] std::string LogLine(const Call& call, std::string_view id, std::string_view model, bool stream,
+  [[nodiscard]] std::string LogLine(const Asked& asked, std::string_view id, std::string_view model, bool stream,
                                     std::int64_t n, std::string_view prompts, const ExchangeReport& report) const;
   [[nodiscard]] int RetryAfter() const;
   [[nodiscard]] PrepareContext Context(text::Encoder& encoder, int key);

@@ -31,11 +31,10 @@ constexpr Rule kRules[] = {
 
 }  // namespace
 
-Result<SamplingDefaults> ReadGenerationConfig(std::string_view json) {
-  constexpr std::string_view kWhere = "generation_config.json";
+Result<SamplingDefaults> ReadGenerationConfig(std::string_view json, std::string_view where) {
   const Result<Json> config = protocol::ParseJson(json);
-  if (!config) return Err(ErrorCode::kInvalidArgument, config.error().message, std::string(kWhere));
-  if (!config->is_object()) return Err(ErrorCode::kInvalidArgument, "must be a JSON object", std::string(kWhere));
+  if (!config) return Err(ErrorCode::kInvalidArgument, config.error().message, std::string(where));
+  if (!config->is_object()) return Err(ErrorCode::kInvalidArgument, "must be a JSON object", std::string(where));
   SamplingDefaults defaults;
   for (const Rule& rule : kRules) {
     const Json* member = config->Find(rule.name);
@@ -47,7 +46,7 @@ Result<SamplingDefaults> ReadGenerationConfig(std::string_view json) {
                  fmt::format("{} is {}, but must be {} within {}{}, {}]; --generation-config none ignores the file",
                              rule.name, protocol::DumpJson(*member), rule.whole ? "a whole number" : "a number",
                              rule.low_open ? "(" : "[", rule.low, rule.high),
-                 std::string(kWhere));
+                 std::string(where));
     rule.set(defaults, value);
   }
   return defaults;

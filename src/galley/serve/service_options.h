@@ -23,8 +23,9 @@ struct SamplingDefaults {
   std::optional<std::uint32_t> max_tokens{};  // max_new_tokens
 };
 // Members with null or another meaning (eos_token_id, do_sample, …) are left alone. kInvalidArgument naming the member,
-// the value and its limits.
-[[nodiscard]] Result<SamplingDefaults> ReadGenerationConfig(std::string_view json);
+// the value and its limits; `where` names the file in it.
+[[nodiscard]] Result<SamplingDefaults> ReadGenerationConfig(std::string_view json,
+                                                            std::string_view where = "generation_config.json");
 
 struct ServiceOptions {
   std::vector<std::string> model_names = {"model"};  // the first one names the model in answers to tools and pages

@@ -39,6 +39,8 @@ class CpuBackend final : public Backend {
   [[nodiscard]] std::string_view isa() const { return isa_.name; }
   // Null when experts are in memory.
   [[nodiscard]] const ExpertStore* expert_store() const { return store_.get(); }
+  [[nodiscard]] std::uint64_t allocated_bytes() const override { return plain_.allocated_bytes(); }
+  [[nodiscard]] std::int64_t allocations() const override { return plain_.allocations(); }
   [[nodiscard]] Result<Buffer> Allocate(std::size_t bytes, std::string_view purpose) override;
   [[nodiscard]] Result<const void*> Upload(const TensorView& weight) override;
   [[nodiscard]] Status CopyToDevice(void* device, const void* host, std::size_t bytes) override;

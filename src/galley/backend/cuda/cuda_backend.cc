@@ -131,7 +131,7 @@ class CudaBackend final : public Backend {
   }
   // False when what the op needs is not so; the reason becomes the error of the step.
   [[nodiscard]] bool Require(bool holds, std::string_view what, std::int64_t value) {
-    if (!holds) Refuse(fmt::format("the cuda backend has no kernel for {} ({}); use --backend ref", what, value));
+    if (!holds) Refuse(fmt::format("the cuda backend has no kernel for {} ({}); use --backend cpu", what, value));
     return holds;
   }
 
@@ -511,7 +511,7 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
   if (found != cudaSuccess || count <= options.device) {
     return Err(
         ErrorCode::kUnsupported,
-        fmt::format("device {} asked for, but this machine offers {} CUDA devices{}; use --backend ref", options.device,
+        fmt::format("device {} asked for, but this machine offers {} CUDA devices{}; use --backend cpu", options.device,
                     count, found == cudaSuccess ? std::string() : fmt::format(" ({})", cudaGetErrorString(found))),
         "backend");
   }
@@ -525,7 +525,7 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
     if (major < 9) {
       return Err(
           ErrorCode::kUnsupported,
-          fmt::format("the GPU has compute capability {}, this backend needs 9 (Hopper); use --backend ref", major),
+          fmt::format("the GPU has compute capability {}, this backend needs 9 (Hopper); use --backend cpu", major),
           "backend");
     }
     return {};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backend for NVIDIA GPUs of compute capability 9.0 and up. Everything is issued on one stream; nothing but
-// allocation, copies to the host and Synchronize waits for the device. Weights keep the checkpoint's layout. Owned by a
-// rank and used by its thread only.
+// allocation, copies to the host and Synchronize waits for the device. Matrices are laid out at upload as the
+// products read them (docs/cuda.md). Owned by a rank and used by its thread only.
 #pragma once
 
 #include <cstdint>

@@ -42,7 +42,7 @@ struct Mxfp4 {
     // Bits 4i and up of every word. Shifts would do, but they run on the port that the products need.
     const U64 from = LoadAs<U64>(kShifts);
     for (int i = 1; i < kVectors; ++i) {
-      const U64 at = from + 0x0101010101010101ull * static_cast<unsigned>(4 * i);
+      const U64 at = from + std::uint64_t{0x0101010101010101} * static_cast<unsigned>(4 * i);
       w[i] = DecodeE2M1Words((U16)_mm512_multishift_epi64_epi8((__m512i)at, (__m512i)words));
     }
 #else

@@ -25,9 +25,9 @@ backend::SampleParams ParamsOf(const StepJob::Draw& draw, Position position) {
 
 }  // namespace
 
-GeneratedToken Scored(std::span<const float> logits, TokenId id, int top) {
+GeneratedToken Executor::Scored(std::span<const float> logits, TokenId id, int top) {
   GeneratedToken token{.id = id, .logprob = backend::LogProbability(logits, id), .alternatives = {}};
-  for (const backend::RankedToken& ranked : backend::TopTokens(logits, top)) {
+  for (const backend::RankedToken& ranked : backend::TopTokens(logits, top, ranked_)) {
     token.alternatives.push_back({.id = ranked.id, .logprob = ranked.logprob});
   }
   return token;
@@ -38,13 +38,16 @@ void Executor::StartHistories(const StepJob& job) {
     const StepJob::Draw& draw = job.draws[at];
     if (!draw.first) continue;
     const auto& constraint = draw.context->constraint;
-    histories_[job.plan.draws[at]] = {
-        .output = {}, .constraint = constraint == nullptr ? nullptr : constraint->Clone(), .ended = false};
+    History& history = histories_[job.plan.draws[at]];
+    history = {.output = {}, .constraint = constraint == nullptr ? nullptr : constraint->Clone(), .ended = false};
+    // Of all tokens at once, so that no step has to find memory for them; steps planned ahead may add a few.
+    history.output.reserve(static_cast<std::size_t>(draw.context->tokens_most + 4 * (kDraftTokensMax + 1)));
   }
 }
 
 Status Executor::PlanVerify(const StepJob& job) {
-  verifies_.assign(job.plan.decode.size(), {});
+  verifies_.resize(std::max(verifies_.size(), job.plan.decode.size()));
+  for (Verify& verify : verifies_) verify.Clear();
   asks_.clear();
   asking_.clear();
   survivals_.clear();
@@ -59,7 +62,8 @@ Status Executor::PlanVerify(const StepJob& job) {
     // step was planned before that was known.
     if (newest < rows.begin) history.ended = true;
     if (history.ended || newest >= rows.row_limit) continue;
-    verifies_[i] = {.tokens = {history.output.back()}, .begin = newest};
+    verifies_[i].tokens.push_back(history.output.back());
+    verifies_[i].begin = newest;
     const auto most = static_cast<int>(std::min<Position>(rows.rows, rows.row_limit - newest)) - 1;
     if (drafter_ == nullptr || most < 1) continue;
     if (planner_ && !planner_->Drafts(history.quench)) continue;
@@ -86,7 +90,7 @@ Status Executor::ProposeDrafts(const StepJob& job) {
     if (budget == 0) return {};
   }
   const auto begin = std::chrono::steady_clock::now();
-  ASSIGN_OR_RETURN(std::vector<Proposal> proposals, drafter_->Propose(asks_));
+  ASSIGN_OR_RETURN(const std::span<const Proposal> proposals, drafter_->Propose(asks_));
   draft_us_ = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
   lengths_.assign(asks_.size(), options_.speculation.draft_tokens);
   if (planner_) ChooseLengths(budget, proposals);
@@ -96,13 +100,13 @@ Status Executor::ProposeDrafts(const StepJob& job) {
     verify.drafted = static_cast<int>(tokens.size());
     const auto count = std::min(tokens.size(), static_cast<std::size_t>(lengths_[k]));
     verify.tokens.insert(verify.tokens.end(), tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count));
-    verify.confidences = std::move(proposals[k].confidences);
+    verify.confidences.assign(proposals[k].confidences.begin(), proposals[k].confidences.end());
     if (options_.speculation.mode == SpeculationMode::kRejection) verify.draft_logits = proposals[k].logits;
   }
   return {};
 }
 
-void Executor::ChooseLengths(int budget, std::vector<Proposal>& proposals) {
+void Executor::ChooseLengths(int budget, std::span<const Proposal> proposals) {
   const auto depth = static_cast<std::size_t>(options_.speculation.draft_tokens);
   survivals_.assign(proposals.size() * depth, 0);
   for (std::size_t k = 0; k < proposals.size(); ++k) {
@@ -112,7 +116,7 @@ void Executor::ChooseLengths(int budget, std::vector<Proposal>& proposals) {
     }
     sched::ToSurvivals(own);
   }
-  sched::ChooseRows(survivals_, static_cast<int>(depth), budget, lengths_);
+  sched::ChooseRows(survivals_, static_cast<int>(depth), budget, lengths_, sorted_);
 }
 
 void Executor::ReportStep(const StepJob& job, double forward_us, double sampler_us) {
@@ -149,8 +153,9 @@ void Executor::StartMasks(const StepJob& job) {
     const History& history = histories_[job.plan.draws[at]];
     if (history.constraint == nullptr || history.ended) continue;
     // Draws of decoding sequences come first, in the order of plan.decode.
-    const auto drafts = at < verifies_.size() ? verifies_[at].drafts() : std::span<const TokenId>();
-    if (at < verifies_.size() && verifies_[at].tokens.empty()) continue;
+    const bool decodes = at < job.plan.decode.size();
+    const auto drafts = decodes ? verifies_[at].drafts() : std::span<const TokenId>();
+    if (decodes && verifies_[at].tokens.empty()) continue;
     mask_of_[at] = static_cast<int>(mask_jobs_.size());
     mask_jobs_.push_back({.constraint = history.constraint.get(), .drafts = drafts, .masks = {}, .status = {}});
     masks += 1 + drafts.size();
@@ -308,21 +313,21 @@ std::span<const float> Executor::ChangedLogits(const StepJob::Draw& draw, const 
     const std::size_t words = MaskWords(loaded_.config().vocab_size);
     ApplyMask(mask_jobs_[static_cast<std::size_t>(mask)].masks.subspan(row.row * words, words), changed_);
   }
-  context.banned_words.Apply(output, changed_);
+  context.banned_words.Apply(output, changed_, tail_);
   const std::span<const TokenId> stops = early ? std::span(context.stop_ids) : std::span<const TokenId>();
-  ApplyRules(context.rules, context.prompt, output, stops, changed_);
+  ApplyRules(context.rules, context.prompt, output, stops, changed_, counts_);
   return changed_;
 }
 
-std::optional<TokenId> Executor::Choose(const StepJob::Draw& draw, const RowDraw& row,
-                                        std::span<const float> logits) const {
+std::optional<TokenId> Executor::Choose(const StepJob::Draw& draw, const RowDraw& row, std::span<const float> logits) {
   const backend::SampleParams params = ParamsOf(draw, row.position);
   if (row.forced) return row.draft;
   if (row.drawn) return *row.drawn < 0 ? std::nullopt : row.drawn;
-  if (row.draft_logits.empty()) return backend::SampleRow(logits, params);
-  const std::vector<backend::TokenChance> target = backend::SampleChances(logits, params);
+  if (row.draft_logits.empty()) return backend::SampleRow(logits, params, chances_);
+  const std::span<const backend::TokenChance> target = backend::SampleChances(logits, params, chances_);
   if (target.empty()) return std::nullopt;
-  return AcceptOrRedraw(target, backend::SampleChances(row.draft_logits, params), *row.draft, params).id;
+  return AcceptOrRedraw(target, backend::SampleChances(row.draft_logits, params, draft_chances_), *row.draft, params)
+      .id;
 }
 
 Result<GeneratedToken> Executor::DrawOne(const StepJob::Draw& draw, const RowDraw& row, const History& history) {

@@ -12,6 +12,7 @@ Executor::Executor(LoadedModel& loaded, const ExecutorOptions& options, std::fun
       tables_(static_cast<std::size_t>(options.slots)),
       options_(options),
       drafter_(MakeDrafter(options.speculation.mode, loaded)),
+      mask_worker_(std::clamp(UsableProcessors() / 4, 1, 4)),
       on_done_(std::move(on_done)) {}
 
 Status Executor::Prepare() {

@@ -157,10 +157,13 @@ class Executor {
   // Draws one sequence's tokens until a draft is not what comes, and reports them.
   [[nodiscard]] Status DrawVerified(const StepJob& job, std::size_t decode, std::span<const float> logits,
                                     StepOutcome& outcome);
-  // The row's logits with everything applied that changes them: the mask of the constraint and the rules of the
+  // Place for the mask of a row whose sequence is constrained.
+  [[nodiscard]] std::span<std::uint32_t> MaskOf(const RowDraw& row);
+  // The row's logits with everything applied that changes them: `mask`, where there is one, and the rules of the
   // request. `row.logits` itself when there is nothing to change.
   [[nodiscard]] std::span<const float> ChangedLogits(const StepJob::Draw& draw, const RowDraw& row,
-                                                     std::span<const TokenId> output);
+                                                     std::span<const TokenId> output,
+                                                     std::span<const std::uint32_t> mask);
   [[nodiscard]] std::optional<TokenId> Choose(const StepJob::Draw& draw, const RowDraw& row,
                                               std::span<const float> logits) const;
   [[nodiscard]] Result<GeneratedToken> DrawOne(const StepJob::Draw& draw, const RowDraw& row, const History& history);
@@ -176,10 +179,10 @@ class Executor {
   std::unique_ptr<Drafter> drafter_;
   std::unique_ptr<model::StateStorage> snapshots_;  // one slot and one block a place
   std::unordered_map<sched::SequenceId, History> histories_;
-  MaskWorker mask_worker_;
-  std::vector<Verify> verifies_;                                         // of the step, as plan.decode
-  std::vector<DraftAsk> asks_;                                           // of the step: sequences that may have drafts
-  std::vector<std::size_t> asking_;                                      // their places in plan.decode
+  MaskWorker mask_worker_;           // a few threads: the model's own have most of the processors
+  std::vector<Verify> verifies_;     // of the step, as plan.decode
+  std::vector<DraftAsk> asks_;       // of the step: sequences that may have drafts
+  std::vector<std::size_t> asking_;  // their places in plan.decode
   sched::CostCurve decode_cost_{sched::SchedulerOptions().decode_cost};  // learnt from the first steps on
   std::optional<sched::VerifyPlanner> planner_;  // of verify lengths; nothing: every draft is verified
   Calibration calibration_;

@@ -71,42 +71,74 @@ ApiResult<std::optional<ConstraintSpec>> ForeignConstraint(const Json& body) {
   return found;
 }
 
-// The codec's list of tools as the grammar of calls takes it.
-std::string DsmlSpec(const protocol::ParsedRequest& request, std::string_view mode, bool single_call) {
+// The codec's list of tools as the grammar of calls takes it. Where a call is the model's choice, tools that did not
+// ask for strictness keep only the block's form: any arguments, each name once. `otherwise`, unless null: what an
+// answer that is not a call must be.
+std::string DsmlSpec(const protocol::ParsedRequest& request, std::string_view mode, bool single_call,
+                     const ConstraintSpec* otherwise) {
   Json tools(Json::Array{});
-  for (const protocol::Tool& tool : request.conversation.tools)
-    tools.Push(Json::MakeObject({{"name", tool.name},
-                                 {"parameters", tool.declared.is_null() ? tool.parameters : tool.declared},
-                                 {"strict", tool.strict.value_or(false)}}));
-  return DumpJson(Json::MakeObject(
-      {{"spelling", Name(request.version)}, {"mode", mode}, {"parallel", !single_call}, {"tools", std::move(tools)}}));
+  for (const protocol::Tool& tool : request.conversation.tools) {
+    const bool strict = tool.strict.value_or(false);
+    const Json& declared = tool.declared.is_null() ? tool.parameters : tool.declared;
+    tools.Push(Json::MakeObject(
+        {{"name", tool.name}, {"parameters", strict || mode != "auto" ? declared : Json()}, {"strict", strict}}));
+  }
+  Json spec = Json::MakeObject(
+      {{"spelling", Name(request.version)}, {"mode", mode}, {"parallel", !single_call}, {"tools", std::move(tools)}});
+  std::string text = DumpJson(spec);
+  // The other form stands as its own text, so that numbers keep their spelling.
+  if (otherwise != nullptr) {
+    text.pop_back();
+    text += ",\"otherwise\":{\"kind\":\"" + otherwise->kind + "\",\"spec\":" + otherwise->spec + "}}";
+  }
+  return text;
 }
 
-ApiResult<std::optional<ConstraintSpec>> CodecConstraint(const protocol::ParsedRequest& request, bool single_call) {
+// What the body's response format demands, the codec's `kind` and `schema`.
+ConstraintSpec FormatConstraint(const protocol::ParsedRequest& request, std::string_view kind,
+                                const std::string& schema) {
+  if (kind == "regex") return {"regex", DumpJson(Json(schema)), false, "response_format"};
+  // The schema as the client gave it: what the codec's strict form leaves out, the grammar enforces.
+  if (request.conversation.response_format == protocol::ResponseFormat::kJsonSchema)
+    return {"json_schema", DumpJson(request.conversation.response_schema), false, "response_format"};
+  return {"json_schema", schema.empty() ? std::string(kAnyObject) : schema, false, "response_format"};
+}
+
+// `foreign`: what a foreign member of the body demands, or null.
+ApiResult<std::optional<ConstraintSpec>> CodecConstraint(const protocol::ParsedRequest& request, bool single_call,
+                                                         const ConstraintSpec* foreign) {
   if (!request.inference.constraint) return std::nullopt;
   const protocol::Constraint& constraint = *request.inference.constraint;
-  if (!constraint.otherwise_kind.empty())
+  const auto both = [](const ConstraintSpec& a, std::string_view b) {
     return Refuse({.status = 400,
-                   .message = "a response format together with tools cannot be enforced; leave out one of them, or set "
-                              "tool_choice to none",
-                   .param = "response_format",
-                   .code = "unsupported"});
-  // The schema as the client gave it: what the codec's strict form leaves out, the grammar enforces.
-  if (constraint.kind == "json" && request.conversation.response_format == protocol::ResponseFormat::kJsonSchema)
-    return ConstraintSpec{"json_schema", DumpJson(request.conversation.response_schema), false, "response_format"};
-  if (constraint.kind == "json")
-    return ConstraintSpec{"json_schema", constraint.schema.empty() ? std::string(kAnyObject) : constraint.schema, false,
-                          "response_format"};
-  if (constraint.kind == "regex")
-    return ConstraintSpec{"regex", DumpJson(Json(constraint.schema)), false, "response_format"};
-  const bool demanded = constraint.kind == "tool_call_required";
-  const auto& tools = request.conversation.tools;
-  const bool strict =
-      std::any_of(tools.begin(), tools.end(), [](const protocol::Tool& tool) { return tool.strict.value_or(false); });
-  // Tools that the model may call as it likes need no masks; what is not a call comes back as text.
-  if (!demanded && !strict) return std::nullopt;
-  const std::string_view mode = !demanded ? "auto" : request.parsing.starts_in_tool_calls ? "inside" : "block";
-  return ConstraintSpec{"dsml", DsmlSpec(request, mode, single_call), false, "tools"};
+                   .message = a.param + " and " + std::string(b) + " both constrain the answer; give one",
+                   .param = a.param});
+  };
+  if (constraint.kind == "json" || constraint.kind == "regex") {
+    if (foreign != nullptr) return both(*foreign, "response_format");
+    return FormatConstraint(request, constraint.kind, constraint.schema);
+  }
+  // A demanded call leaves no answer for another form to hold.
+  if (constraint.kind == "tool_call_required") {
+    if (foreign != nullptr) return both(*foreign, "tools");
+    const std::string_view mode = request.parsing.starts_in_tool_calls ? "inside" : "block";
+    return ConstraintSpec{"dsml", DsmlSpec(request, mode, single_call, nullptr), false, "tools"};
+  }
+  std::optional<ConstraintSpec> answer;
+  if (!constraint.otherwise_kind.empty())
+    answer = FormatConstraint(request, constraint.otherwise_kind, constraint.otherwise_schema);
+  if (foreign != nullptr && answer) return both(*foreign, answer->param);
+  const bool strict = std::ranges::any_of(request.conversation.tools,
+                                          [](const protocol::Tool& tool) { return tool.strict.value_or(false); });
+  if (foreign != nullptr) {
+    const bool joins = foreign->kind == "json_schema" || foreign->kind == "regex";
+    // Grammars and tags speak of calls themselves.
+    if (!joins && !strict) return std::nullopt;
+    if (!joins) return both(*foreign, "tools");
+    answer = *foreign;
+  }
+  return ConstraintSpec{"dsml", DsmlSpec(request, "auto", single_call, answer ? &*answer : nullptr), false,
+                        answer ? answer->param : "tools", !strict && !answer};
 }
 
 }  // namespace
@@ -115,13 +147,9 @@ ApiResult<std::optional<ConstraintSpec>> ConstraintOf(const protocol::ParsedRequ
                                                       bool single_call) {
   auto foreign = ForeignConstraint(body);
   if (!foreign) return foreign;
-  auto own = CodecConstraint(request, single_call);
+  auto own = CodecConstraint(request, single_call, *foreign ? &**foreign : nullptr);
   if (!own) return own;
-  if (*foreign && *own)
-    return Refuse({.status = 400,
-                   .message = (*foreign)->param + " and " + (*own)->param + " both constrain the answer; give one",
-                   .param = (*foreign)->param});
-  auto& spec = *foreign ? foreign : own;
+  auto& spec = *own ? own : foreign;
   using protocol::ThinkingStage;
   const ThinkingStage stage = request.parsing.stage;
   if (*spec)

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "galley/engine/grammar_constraint.h"
+#include "galley/grammar/compile.h"
 #include "galley/grammar/json_value.h"
 #include "galley/protocol/render.h"
 
@@ -17,12 +18,17 @@ constexpr std::size_t kGrammarCacheBytes = std::size_t{256} << 20;
 
 // Which member cannot be enforced, where in it, and why.
 ApiError Explained(const ConstraintSpec& spec, const grammar::CompileError& error) {
-  std::string place = spec.param;
-  if (!error.pointer.empty()) place += " at " + error.pointer;
+  // The form of an answer beside tools lies inside the grammar of calls.
+  constexpr std::string_view kOtherwise = "/otherwise/spec";
+  const bool of_answer = spec.kind == "dsml" && error.pointer.starts_with(kOtherwise);
+  const std::string param = spec.kind == "dsml" && !of_answer ? "tools" : spec.param;
+  const std::string pointer = of_answer ? error.pointer.substr(kOtherwise.size()) : error.pointer;
+  std::string place = param;
+  if (!pointer.empty()) place += " at " + pointer;
   if (error.position) place += fmt::format(" at byte {}", *error.position);
   return {.status = 400,
           .message = fmt::format("Invalid {}: {}", place, error.message),
-          .param = spec.param,
+          .param = param,
           .code = std::string(grammar::Label(error.code))};
 }
 
@@ -32,6 +38,7 @@ class RealEngine : public EnginePort {
       : engine_(engine),
         eos_id_(eos_id),
         think_end_(engine.tokenizer().AddedIdOf(protocol::SpecialTokens().think_end)),
+        has_calls_(engine.tokenizer().AddedIdOf(grammar::kDsmlMarker).has_value()),
         compiler_(std::move(compiler)) {}
 
   [[nodiscard]] const text::Tokenizer& tokenizer() const override { return engine_.tokenizer(); }
@@ -43,6 +50,7 @@ class RealEngine : public EnginePort {
   void Cancel(RequestId request) override { engine_.Cancel(request); }
   [[nodiscard]] engine::EngineStats stats() const override { return engine_.stats(); }
   [[nodiscard]] ApiResult<std::shared_ptr<const engine::TokenConstraint>> Compile(const ConstraintSpec& spec) override {
+    if (spec.optional && !has_calls_) return nullptr;
     const auto value = grammar::ParseJson(spec.spec);
     if (!value) return Refuse(Explained(spec, value.error()));
     engine::GrammarRequest request{.kind = spec.kind, .spec = *value, .options = {}};
@@ -58,6 +66,7 @@ class RealEngine : public EnginePort {
   engine::Engine& engine_;
   TokenId eos_id_;
   std::optional<TokenId> think_end_;
+  bool has_calls_;  // the tokenizer has the marker of calls
   std::unique_ptr<engine::GrammarCompiler> compiler_;
 };
 

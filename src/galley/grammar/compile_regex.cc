@@ -47,6 +47,12 @@ Compiled<Grammar> CompileChoice(const std::vector<std::string>& choices, const C
   if (choices.empty()) {
     return Refuse({CompileCode::kUnsatisfiable, "choice has no strings; give at least one", "", "", std::nullopt});
   }
+  const auto broken = std::find_if(choices.begin(), choices.end(), HoldsLoneSurrogate);
+  if (broken != choices.end()) {
+    return Refuse({CompileCode::kUnsatisfiable,
+                   "this choice holds half of a surrogate pair, which no text can; leave it out",
+                   "/" + std::to_string(broken - choices.begin()), "", std::nullopt});
+  }
   TextSpec spec;
   spec.names = std::make_shared<NameTrie>(choices);
   spec.name_allowed.assign(choices.size(), true);

@@ -342,6 +342,14 @@ void AppendUtf8(std::uint32_t code_point, std::string& out) {
   }
 }
 
+bool HoldsLoneSurrogate(std::string_view text) {
+  // U+D800 to U+DFFF are ED A0 80 to ED BF BF; behind ED, UTF-8 has 80 to 9F only.
+  for (std::size_t i = 0; i + 1 < text.size(); ++i) {
+    if (text[i] == '\xED' && static_cast<unsigned char>(text[i + 1]) >= 0xA0) return true;
+  }
+  return false;
+}
+
 std::vector<std::uint32_t> DecodeUtf8(std::string_view text) {
   std::vector<std::uint32_t> out;
   out.reserve(text.size());

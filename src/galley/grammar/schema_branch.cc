@@ -116,6 +116,7 @@ bool SettleString(StringFacts& facts) {
   if (facts.length_min > facts.length_max) return false;
   if (!facts.values) return true;
   std::erase_if(*facts.values, [&](const std::string& v) {
+    if (HoldsLoneSurrogate(v)) return true;
     const std::size_t length = DecodeUtf8(v).size();
     if (length < facts.length_min || (facts.length_max != kUnbounded && length > facts.length_max)) return true;
     return std::any_of(facts.patterns.begin(), facts.patterns.end(),

@@ -414,8 +414,9 @@ bool SchemaEmitter::PlanNames(const ObjectFacts& facts, ObjectPlan& object) {
   const auto add = [&](const std::string& name) {
     if (!expander_.ok() || !index.try_emplace(name, object.names.size()).second) return;
     object.names.push_back(name);
-    const bool fits = is_finite ? std::find(finite.begin(), finite.end(), name) != finite.end()
-                                : TextAutomaton::Satisfies(object.key, name, nullptr);
+    const bool fits =
+        !HoldsLoneSurrogate(name) && (is_finite ? std::find(finite.begin(), finite.end(), name) != finite.end()
+                                                : TextAutomaton::Satisfies(object.key, name, nullptr));
     object.goals.push_back(fits ? MemberGoal(facts, named, name) : kNothing);
     object.required.push_back(false);
   };

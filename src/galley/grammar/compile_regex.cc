@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string>
+
 #include "galley/grammar/compile.h"
 
 namespace galley::grammar {

@@ -597,7 +597,11 @@ Status RunCudaBench(const CudaBenchOptions& options, const CudaBenchWrite& write
   std::vector<std::unique_ptr<backend::Backend>> forms;
   for (const backend::ProductForm form : {backend::ProductForm::kStream, backend::ProductForm::kSplit}) {
     ASSIGN_OR_RETURN(std::unique_ptr<backend::Backend> made,
-                     backend::MakeCudaBackend({.device = 0, .graphs = false, .linears = form, .experts = form}));
+                     backend::MakeCudaBackend({.device = 0,
+                                               .graphs = false,
+                                               .linears = form,
+                                               .experts = form,
+                                               .former_attention = form == backend::ProductForm::kStream}));
     forms.push_back(std::move(made));
   }
   Bench bench(std::move(forms), write);

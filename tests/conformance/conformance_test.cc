@@ -85,10 +85,19 @@ TEST(ConformanceOfForms, EqualBits) {
 }
 #endif
 
+// Cases of true shapes take seconds each on a processor: they have a program of their own there, among the slow ones.
 std::vector<std::size_t> Indices() {
-  std::vector<std::size_t> all;
-  for (std::size_t i = 0; i < OpCases().size(); ++i) all.push_back(i);
-  return all;
+  std::vector<std::size_t> some;
+  for (std::size_t i = 0; i < OpCases().size(); ++i) {
+    [[maybe_unused]] const bool true_shape = OpCases()[i].name.ends_with("_true");
+#if defined(GALLEY_TRUE_SHAPES)
+    if (!true_shape) continue;
+#elif !defined(GALLEY_CUDA)
+    if (true_shape) continue;
+#endif
+    some.push_back(i);
+  }
+  return some;
 }
 
 INSTANTIATE_TEST_SUITE_P(Ops, Conformance,

@@ -13,6 +13,8 @@
 namespace galley::engine {
 namespace {
 
+using Mask = std::span<const std::uint32_t>;
+
 backend::SampleParams ParamsOf(const StepJob::Draw& draw, Position position) {
   const SamplingParams& s = draw.context->sampling;
   return {.temperature = static_cast<float>(s.temperature),
@@ -25,9 +27,9 @@ backend::SampleParams ParamsOf(const StepJob::Draw& draw, Position position) {
 
 }  // namespace
 
-GeneratedToken Scored(std::span<const float> logits, TokenId id, int top) {
+GeneratedToken Executor::Scored(std::span<const float> logits, TokenId id, int top) {
   GeneratedToken token{.id = id, .logprob = backend::LogProbability(logits, id), .alternatives = {}};
-  for (const backend::RankedToken& ranked : backend::TopTokens(logits, top)) {
+  for (const backend::RankedToken& ranked : backend::TopTokens(logits, top, ranked_)) {
     token.alternatives.push_back({.id = ranked.id, .logprob = ranked.logprob});
   }
   return token;
@@ -38,13 +40,16 @@ void Executor::StartHistories(const StepJob& job) {
     const StepJob::Draw& draw = job.draws[at];
     if (!draw.first) continue;
     const auto& constraint = draw.context->constraint;
-    histories_[job.plan.draws[at]] = {
-        .output = {}, .constraint = constraint == nullptr ? nullptr : constraint->Clone(), .ended = false};
+    History& history = histories_[job.plan.draws[at]];
+    history = {.output = {}, .constraint = constraint == nullptr ? nullptr : constraint->Clone(), .ended = false};
+    // Of all tokens at once, so that no step has to find memory for them; steps planned ahead may add a few.
+    history.output.reserve(static_cast<std::size_t>(draw.context->tokens_most + 4 * (kDraftTokensMax + 1)));
   }
 }
 
 Status Executor::PlanVerify(const StepJob& job) {
-  verifies_.assign(job.plan.decode.size(), {});
+  verifies_.resize(std::max(verifies_.size(), job.plan.decode.size()));
+  for (Verify& verify : verifies_) verify.Clear();
   asks_.clear();
   asking_.clear();
   survivals_.clear();
@@ -59,7 +64,8 @@ Status Executor::PlanVerify(const StepJob& job) {
     // step was planned before that was known.
     if (newest < rows.begin) history.ended = true;
     if (history.ended || newest >= rows.row_limit) continue;
-    verifies_[i] = {.tokens = {history.output.back()}, .begin = newest};
+    verifies_[i].tokens.push_back(history.output.back());
+    verifies_[i].begin = newest;
     const auto most = static_cast<int>(std::min<Position>(rows.rows, rows.row_limit - newest)) - 1;
     if (drafter_ == nullptr || most < 1) continue;
     if (planner_ && !planner_->Drafts(history.quench)) continue;
@@ -86,7 +92,7 @@ Status Executor::ProposeDrafts(const StepJob& job) {
     if (budget == 0) return {};
   }
   const auto begin = std::chrono::steady_clock::now();
-  ASSIGN_OR_RETURN(std::vector<Proposal> proposals, drafter_->Propose(asks_));
+  ASSIGN_OR_RETURN(const std::span<const Proposal> proposals, drafter_->Propose(asks_));
   draft_us_ = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
   lengths_.assign(asks_.size(), options_.speculation.draft_tokens);
   if (planner_) ChooseLengths(budget, proposals);
@@ -96,13 +102,13 @@ Status Executor::ProposeDrafts(const StepJob& job) {
     verify.drafted = static_cast<int>(tokens.size());
     const auto count = std::min(tokens.size(), static_cast<std::size_t>(lengths_[k]));
     verify.tokens.insert(verify.tokens.end(), tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count));
-    verify.confidences = std::move(proposals[k].confidences);
+    verify.confidences.assign(proposals[k].confidences.begin(), proposals[k].confidences.end());
     if (options_.speculation.mode == SpeculationMode::kRejection) verify.draft_logits = proposals[k].logits;
   }
   return {};
 }
 
-void Executor::ChooseLengths(int budget, std::vector<Proposal>& proposals) {
+void Executor::ChooseLengths(int budget, std::span<const Proposal> proposals) {
   const auto depth = static_cast<std::size_t>(options_.speculation.draft_tokens);
   survivals_.assign(proposals.size() * depth, 0);
   for (std::size_t k = 0; k < proposals.size(); ++k) {
@@ -112,7 +118,7 @@ void Executor::ChooseLengths(int budget, std::vector<Proposal>& proposals) {
     }
     sched::ToSurvivals(own);
   }
-  sched::ChooseRows(survivals_, static_cast<int>(depth), budget, lengths_);
+  sched::ChooseRows(survivals_, static_cast<int>(depth), budget, lengths_, sorted_);
 }
 
 void Executor::ReportStep(const StepJob& job, double forward_us, double sampler_us) {
@@ -149,8 +155,9 @@ void Executor::StartMasks(const StepJob& job) {
     const History& history = histories_[job.plan.draws[at]];
     if (history.constraint == nullptr || history.ended) continue;
     // Draws of decoding sequences come first, in the order of plan.decode.
-    const auto drafts = at < verifies_.size() ? verifies_[at].drafts() : std::span<const TokenId>();
-    if (at < verifies_.size() && verifies_[at].tokens.empty()) continue;
+    const bool decodes = at < job.plan.decode.size();
+    const auto drafts = decodes ? verifies_[at].drafts() : std::span<const TokenId>();
+    if (decodes && verifies_[at].tokens.empty()) continue;
     mask_of_[at] = static_cast<int>(mask_jobs_.size());
     mask_jobs_.push_back({.constraint = history.constraint.get(), .drafts = drafts, .masks = {}, .status = {}});
     masks += 1 + drafts.size();
@@ -297,49 +304,64 @@ bool Executor::DrawInto(const StepJob::Draw& draw, const RowDraw& row, History& 
   return history.ended;
 }
 
+std::span<std::uint32_t> Executor::MaskOf(const RowDraw& row) {
+  const std::size_t words = MaskWords(loaded_.config().vocab_size);
+  return mask_jobs_[static_cast<std::size_t>(mask_of_[row.at])].masks.subspan(row.row * words, words);
+}
+
 std::span<const float> Executor::ChangedLogits(const StepJob::Draw& draw, const RowDraw& row,
-                                               std::span<const TokenId> output) {
+                                               std::span<const TokenId> output, Mask mask) {
   const DrawContext& context = *draw.context;
   const bool early = static_cast<int>(output.size()) < context.min_tokens && !context.stop_ids.empty();
-  const int mask = mask_of_[row.at];
-  if (!early && mask < 0 && context.banned_words.empty() && !HasRules(context.rules)) return row.logits;
+  if (!early && mask.empty() && context.banned_words.empty() && !HasRules(context.rules)) return row.logits;
   changed_.assign(row.logits.begin(), row.logits.end());
-  if (mask >= 0) {
-    const std::size_t words = MaskWords(loaded_.config().vocab_size);
-    ApplyMask(mask_jobs_[static_cast<std::size_t>(mask)].masks.subspan(row.row * words, words), changed_);
-  }
-  context.banned_words.Apply(output, changed_);
+  if (!mask.empty()) ApplyMask(mask, changed_);
+  context.banned_words.Apply(output, changed_, tail_);
   const std::span<const TokenId> stops = early ? std::span(context.stop_ids) : std::span<const TokenId>();
-  ApplyRules(context.rules, context.prompt, output, stops, changed_);
+  ApplyRules(context.rules, context.prompt, output, stops, changed_, counts_);
   return changed_;
 }
 
-std::optional<TokenId> Executor::Choose(const StepJob::Draw& draw, const RowDraw& row,
-                                        std::span<const float> logits) const {
+std::optional<TokenId> Executor::Choose(const StepJob::Draw& draw, const RowDraw& row, std::span<const float> logits) {
   const backend::SampleParams params = ParamsOf(draw, row.position);
   if (row.forced) return row.draft;
   if (row.drawn) return *row.drawn < 0 ? std::nullopt : row.drawn;
-  if (row.draft_logits.empty()) return backend::SampleRow(logits, params);
-  const std::vector<backend::TokenChance> target = backend::SampleChances(logits, params);
+  if (row.draft_logits.empty()) return backend::SampleRow(logits, params, chances_);
+  const std::span<const backend::TokenChance> target = backend::SampleChances(logits, params, chances_);
   if (target.empty()) return std::nullopt;
-  return AcceptOrRedraw(target, backend::SampleChances(row.draft_logits, params), *row.draft, params).id;
+  return AcceptOrRedraw(target, backend::SampleChances(row.draft_logits, params, draft_chances_), *row.draft, params)
+      .id;
 }
 
 Result<GeneratedToken> Executor::DrawOne(const StepJob::Draw& draw, const RowDraw& row, const History& history) {
   const SamplingParams& s = draw.context->sampling;
   if (mask_of_[row.at] >= 0) {
     const MaskJob& mask = mask_jobs_[static_cast<std::size_t>(mask_of_[row.at])];
-    const int wanted = static_cast<int>(row.row);
+    const auto wanted = static_cast<int>(row.row);
     if (wanted == mask.filled) RETURN_IF_ERROR(mask.status);
     CHECK(wanted < mask.filled) << "row " << wanted << " has no mask behind a draft that was drawn";
   }
-  const std::optional<TokenId> id =
-      Choose(draw, row, row.drawn ? std::span<const float>() : ChangedLogits(draw, row, history.output));
+  const bool masked = mask_of_[row.at] >= 0;
+  const bool open = masked && history.constraint->IsOpen();
+  // The host has no logits of what the device drew.
+  std::optional<TokenId> id =
+      row.drawn
+          ? Choose(draw, row, {})
+          : Choose(draw, row, ChangedLogits(draw, row, history.output, masked && !open ? Mask(MaskOf(row)) : Mask()));
+  bool accepted = id && (history.constraint == nullptr || history.constraint->Accept(*id));
+  if (id && !accepted && open) {
+    // Not of the few tokens that may not come here. A draft would have its chance twice, so there is none now.
+    RETURN_IF_ERROR(history.constraint->FillMask(MaskOf(row)));
+    RowDraw again = row;
+    again.draft_logits = {};
+    id = Choose(draw, again, ChangedLogits(draw, row, history.output, MaskOf(row)));
+    accepted = id && history.constraint->Accept(*id);
+  }
   if (!id) {
     return Err(ErrorCode::kInternal,
                fmt::format("no token can follow position {}: every logit is minus infinity or NaN", row.position - 1));
   }
-  if (history.constraint != nullptr && !history.constraint->Accept(*id)) {
+  if (!accepted) {
     return Err(ErrorCode::kInternal,
                fmt::format("the constraint allowed token {} at position {} and then refused it", *id, row.position));
   }

@@ -12,6 +12,7 @@
 #endif
 #include "galley/backend/ref/ref_backend.h"
 #include "galley/base/math.h"
+#include "galley/base/range.h"
 #include "galley/base/thread_pool.h"
 #include "galley/engine/engine.h"
 #include "galley/text/compressed_ids.h"
@@ -92,11 +93,6 @@ Result<std::unique_ptr<backend::Backend>> MakeBackend(const LoadOptions& options
   return Err(ErrorCode::kUnsupported, fmt::format("\"{}\" is not in this build; it has: {}", name, names), "backend");
 }
 
-Status CheckRange(std::string_view field, std::int64_t value, std::int64_t low, std::int64_t high) {
-  if (value >= low && value <= high) return {};
-  return Err(ErrorCode::kInvalidArgument, fmt::format("{} is outside {} … {}", value, low, high), std::string(field));
-}
-
 // What recorded decode steps may take.
 std::int64_t RecordedStepBytes([[maybe_unused]] const LoadOptions& options) {
 #ifdef GALLEY_CUDA
@@ -126,7 +122,7 @@ std::string_view BackendName(std::string_view asked) {
 }
 
 Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) {
-  RETURN_IF_ERROR(CheckRange("prefill-chunk", options.rows_max, 1, kRowsMax));
+  RETURN_IF_ERROR(CheckRange("step-rows", options.rows_max, 1, kRowsMax));
   RETURN_IF_ERROR(CheckRange("max-seqs", options.sequences_max, 1, kSequencesMax));
   RETURN_IF_ERROR(CheckRange("snapshots", options.snapshots, 0, kBlocksMax));
   Sizing sizing;

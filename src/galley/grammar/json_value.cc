@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <unordered_set>
 
 namespace galley::grammar {
@@ -310,6 +311,15 @@ std::string JsonQuote(std::string_view text) {
 std::string JsonText(const JsonValue& value) {
   std::string out;
   WriteText(value, out);
+  return out;
+}
+
+std::optional<std::int64_t> IntegerOf(const JsonValue* value) {
+  if (value == nullptr || !value->is(JsonValue::Type::kNumber)) return std::nullopt;
+  std::int64_t out = 0;
+  const char* end = value->text.data() + value->text.size();
+  const auto [at, error] = std::from_chars(value->text.data(), end, out);
+  if (error != std::errc() || at != end) return std::nullopt;
   return out;
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -45,6 +46,9 @@ struct JsonValue {
 
 // Compact JSON text of a value, numbers as written.
 [[nodiscard]] std::string JsonText(const JsonValue& value);
+
+// The number `value`, when it is one that is written as an integer and fits; null is none.
+[[nodiscard]] std::optional<std::int64_t> IntegerOf(const JsonValue* value);
 
 // Appends the UTF-8 (or, for surrogates, WTF-8) form of `code_point`.
 void AppendUtf8(std::uint32_t code_point, std::string& out);

@@ -135,7 +135,7 @@ Result<const float*> Model::RowLogits(int sequence, int first, int count, StateS
   return ForwardStep(*impl_, state, nullptr).RowLogits(sequence, first, count);
 }
 
-Result<std::vector<Draft>> Model::Drafts(std::span<const DraftInput> inputs, StateStorage& state) {
+Result<std::span<const Draft>> Model::Drafts(std::span<const DraftInput> inputs, StateStorage& state) {
   return ForwardStep(*impl_, state, nullptr).RunDrafts(inputs);
 }
 

@@ -97,7 +97,8 @@ part conformance_forms 90 '' "$conformance" --gtest_filter='*/cuda_stream_*:*/cu
 part golden_slow 90 '' "$build/tests/golden/golden_slow_cuda_test"
 part memcheck 120 '' compute-sanitizer --tool memcheck --error-exitcode 1 "$conformance" \
   --gtest_filter='ConformanceOfForms*:*Draw*'
-part bench_rest 90 '\|' "$galley" bench kernels --backend cuda --only mhc --only index --only attention
+part bench_rest 90 '\|' "$galley" bench kernels --backend cuda --only mhc --only index
+part bench_attention 60 'prefill|8192' "$galley" bench kernels --backend cuda --only attention
 if [[ ${SANITIZE:-0} == 1 ]]; then
   for tool in memcheck racecheck; do
     part "$tool" 600 '' compute-sanitizer --tool "$tool" --error-exitcode 1 "$conformance" --gtest_filter='-*_true*:*Head_wide*'

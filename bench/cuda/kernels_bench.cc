@@ -605,7 +605,7 @@ Status RunCudaBench(const CudaBenchOptions& options, const CudaBenchWrite& write
                                                .graphs = false,
                                                .linears = form,
                                                .experts = form,
-                                               .former_attention = form == ProductForm::kStream}));
+                                               .part_attention = form == ProductForm::kSplit}));
     forms.push_back(std::move(made));
   }
   Bench bench(std::move(forms), write);

@@ -173,7 +173,7 @@ class Generate(unittest.TestCase):
         arguments = ["generate", "--json", "--temperature", 0, "--max-tokens", 4, "--ids", "-"]
         text = json.dumps(golden["ids"])
         for flags in (["--backend", "ref"], ["--backend", "cpu"], ["--isa", "generic"],
-                      ["--experts", "disk", "--expert-memory", "300KiB"]):
+                      ["--experts", "disk", "--expert-memory", "500KiB"]):
             self.assert_follows(golden, json.loads(run(*arguments, *flags, text=text).stdout)["ids"])
 
     def test_stop_string(self):
@@ -218,7 +218,7 @@ class Errors(unittest.TestCase):
         self.refused("invalid_argument", "2560", "generate", "--ids", "-", text="[0, 2560]")
 
     def test_placement_that_cannot_be(self):
-        self.refused("invalid_argument", "give at least 208896", "generate", "--experts", "disk", "--expert-memory", "1KiB", "Hi")
+        self.refused("invalid_argument", "give at least 409600", "generate", "--experts", "disk", "--expert-memory", "1KiB", "Hi")
         self.refused("unsupported", "use --backend cpu", "generate", "--experts", "disk", "--backend", "ref", "Hi")
         self.refused("unsupported", "measures the cpu and cuda backends, not ref", "bench", "layers", "--backend", "ref")
 

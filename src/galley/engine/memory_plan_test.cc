@@ -125,7 +125,7 @@ TEST(MemoryPlanTest, PartsOnDisk) {
   // 2 layers, 8 heads, n-grams of 2 to 4.
   EXPECT_THAT(plan->notes[1], HasSubstr("a token reads 48 rows of Engram tables"));
   EXPECT_THAT(ToText(*plan, options.memory_limit), HasSubstr("  slow: a token uses"));
-  EXPECT_THAT(ToJson(*plan, options.memory_limit), HasSubstr("\"notes\":[\"a token uses"));
+  EXPECT_THAT(ToJson(*plan, options.memory_limit), HasSubstr("\"notes\": [\n    \"a token uses"));
 
   options.expert_memory = 1000;
   const auto too_little = PlanMemory(options, loaded->config);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launchers of attention in parts (attention_parts.cu), the usual form, and which products are split. They issue work
-// on a stream and return.
+// Launchers of attention in parts (attention_parts.cu, CudaOptions::part_attention), and which products are split. They
+// issue work on a stream and return.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,8 +9,6 @@
 
 namespace galley::backend::cuda {
 
-// false: attention.cu, the former form. The two differ in bits, so that a model's rows all take one of them.
-inline constexpr bool kAttentionParts = true;
 // A part is 80 places of the list of keys; a cluster of blocks of threads takes all parts of a row.
 inline constexpr int kPartKeys = 80, kPartsMax = 8;
 inline constexpr int kDraftRowsMax = 64;  // rows of a draft block

@@ -173,7 +173,7 @@ class CudaBackend final : public Backend {
   }
   // By the model's shape alone: the two forms of attention differ in bits.
   [[nodiscard]] bool InParts(int places) const {
-    return cuda::kAttentionParts && !options_.former_attention && cuda::TakesPartAttention(places);
+    return options_.part_attention && cuda::TakesPartAttention(places);
   }
   // After the quantiser, when the weight asks for it; `group_rows` as in ProductArgs.
   Input Prepared(const Weight& weight, const BFloat16* x, int rows, std::int64_t cols, std::int64_t group_rows = 0,

@@ -117,13 +117,13 @@ void SpeculationCounts::Add(int drafts, int verify, int accept) {
   for (int i = 0; i < accept; ++i) ++accepted_at[static_cast<std::size_t>(i)];
 }
 
-void SpeculationCounts::Add(const SpeculationCounts& other) {
-  rounds += other.rounds;
-  drafted += other.drafted;
-  verified += other.verified;
-  accepted += other.accepted;
-  for (std::size_t i = 0; i < verified_at.size(); ++i) verified_at[i] += other.verified_at[i];
-  for (std::size_t i = 0; i < accepted_at.size(); ++i) accepted_at[i] += other.accepted_at[i];
+void SpeculationCounts::Combine(const SpeculationCounts& other, int sign) {
+  rounds += sign * other.rounds;
+  drafted += sign * other.drafted;
+  verified += sign * other.verified;
+  accepted += sign * other.accepted;
+  for (std::size_t i = 0; i < verified_at.size(); ++i) verified_at[i] += sign * other.verified_at[i];
+  for (std::size_t i = 0; i < accepted_at.size(); ++i) accepted_at[i] += sign * other.accepted_at[i];
 }
 
 std::unique_ptr<Drafter> MakeDrafter(SpeculationMode mode, LoadedModel& loaded) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <mutex>
 #include <thread>
@@ -12,7 +13,6 @@
 #include "galley/base/check.h"
 #include "galley/protocol/json.h"
 #include "galley/serve/fake_engine.h"
-#include "galley/serve/http_adapter.h"
 #include "galley/serve/service.h"
 #include "http_load.h"
 #include "mixed_text.h"
@@ -62,7 +62,7 @@ class ServedEngine {
   ServedEngine(const text::Tokenizer& tokenizer, serve::FakeEngineOptions options)
       : engine_(tokenizer, std::move(options)), service_(engine_, OptionsForMany(), *serve::Keys::Create({})) {}
   TimedEngine& engine() { return engine_; }
-  [[nodiscard]] net::Handler MakeHandler() { return serve::HandlerOf(service_); }
+  [[nodiscard]] net::Handler MakeHandler() { return std::bind_front(&serve::Service::Handle, &service_); }
 
  private:
   TimedEngine engine_;

@@ -8,7 +8,7 @@
 
 #include "command.h"
 #include "galley/text/tokenizer.h"
-#include "interrupt.h"
+#include "line_filter.h"
 
 namespace galley::app {
 
@@ -22,18 +22,7 @@ Result<int> RunCodecServe(Context& context) {
     tokenizer.emplace(std::move(loaded));
   }
   const protocol::CodecServeOptions options{tokenizer ? &*tokenizer : nullptr};
-  const Interrupt interrupt;
-  Terminal& terminal = context.terminal;
-  std::string line;
-  while (true) {
-    ASSIGN_OR_RETURN(const ReadEnd end, terminal.ReadLine(interrupt, line));
-    if (end == ReadEnd::kInterrupted) return Info(ErrorCode::kCancelled).exit_code;
-    if (end == ReadEnd::kEndOfInput || terminal.output_closed()) break;
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    terminal.Write(protocol::AnswerCodecLine(line, options) + "\n");
-    RETURN_IF_ERROR(terminal.write_status());
-  }
-  return kExitOk;
+  return FilterLines(context.terminal, [&](std::string_view line) { return protocol::AnswerCodecLine(line, options); });
 }
 
 }  // namespace galley::app

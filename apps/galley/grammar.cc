@@ -14,7 +14,7 @@
 #include "galley/protocol/render.h"
 #include "galley/text/tokenizer.h"
 #include "grammar_options.h"
-#include "interrupt.h"
+#include "line_filter.h"
 
 namespace galley::app {
 namespace {
@@ -79,17 +79,8 @@ Result<int> RunGrammar(Context& context) {
 Result<int> RunGrammarServe(Context& context) {
   ASSIGN_OR_RETURN(grammar::ModelVocabulary vocabulary, LoadVocabulary(context));
   grammar::LineServer server({std::move(vocabulary.vocabulary), std::move(vocabulary.markers), NowUs, GALLEY_VERSION});
-  const Interrupt interrupt;
-  Terminal& terminal = context.terminal;
-  std::string line;
-  while (!server.done()) {
-    ASSIGN_OR_RETURN(const ReadEnd end, terminal.ReadLine(interrupt, line));
-    if (end == ReadEnd::kInterrupted) return Info(ErrorCode::kCancelled).exit_code;
-    if (end == ReadEnd::kEndOfInput || terminal.output_closed()) break;
-    terminal.Write(server.Handle(line) + "\n");
-    RETURN_IF_ERROR(terminal.write_status());
-  }
-  return kExitOk;
+  return FilterLines(
+      context.terminal, [&](std::string_view line) { return server.Handle(line); }, [&] { return server.done(); });
 }
 
 }  // namespace galley::app

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <mutex>
 #include <random>
 #include <system_error>
@@ -15,7 +16,6 @@
 #include "galley/engine/engine.h"
 #include "galley/net/http_server.h"
 #include "galley/protocol/json.h"
-#include "galley/serve/http_adapter.h"
 #include "galley/serve/page/page.h"
 #include "galley/serve/service.h"
 #include "stop_signal.h"
@@ -131,6 +131,8 @@ Result<serve::ServiceOptions> ServiceOptionsOf(const options::Values& values, co
   options.version = GALLEY_VERSION;
   ASSIGN_OR_RETURN(options.defaults, ReadDefaults(values, model_dir));
   options.limits.body_bytes_max = static_cast<std::size_t>(values.Int("max-body"));
+  options.default_thinking = values.Bool("default-thinking");
+  options.stream_start_s = values.Float("heartbeat");
   options.prefix_cache = values.Bool("prefix-caching");
   options.max_queue = static_cast<int>(values.Int("max-queue"));
   options.n_max = static_cast<int>(values.Int("max-choices"));
@@ -199,7 +201,8 @@ Result<int> RunServe(Context& context) {
   ASSIGN_OR_RETURN(const auto port, serve::PortOf(*engine, engine->config().eos_token_id, engine->config().vocab_size));
   serve::Service service(*port, options, std::move(keys));
   const StopSignal stop;
-  ASSIGN_OR_RETURN(const auto server, net::HttpServer::Create(server_options, serve::HandlerOf(service)));
+  ASSIGN_OR_RETURN(const auto server,
+                   net::HttpServer::Create(server_options, std::bind_front(&serve::Service::Handle, &service)));
   PrintBanner(context, *engine, *server, options, model_dir, open);
   (void)stop.Wait();
   ShutDown(values, service, *server, context.terminal);

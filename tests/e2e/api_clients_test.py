@@ -17,8 +17,9 @@ import venv
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CLIENTS = ROOT.parent / "shared" / "api" / "clients"
 PACKAGES = ["openai", "anthropic", "httpx", "pydantic"]
-# What the server is configured without: nano has no vision and no embeddings, and the server has no keys here.
-SKIPPED_FEATURES = "images,embeddings,auth"
+# What nano has not: vision and embeddings. The scripts then check that both are refused politely.
+LACKING = "images,embeddings"
+KEY = "sk-test"
 SKIP = 77
 
 
@@ -41,12 +42,17 @@ def main():
     if python is None:
         print("skipped: the SDKs cannot be installed here")
         return SKIP
-    server = subprocess.Popen([binary, "serve", "--backend", "cpu", "--port", "0", "--max-seq-len", "4096", "--max-seqs", "32", "--no-log-requests"],
+    # First every script against an open server, then what is about mistakes and keys against one that has a key.
+    return run(binary, python, "run_all.py", LACKING + ",auth") or run(binary, python, "errors_httpx.py", LACKING, "--api-key", KEY)
+
+
+def run(binary, python, script, lacking, *flags):
+    server = subprocess.Popen([binary, "serve", "--backend", "cpu", "--port", "0", "--max-seq-len", "4096", "--max-seqs", "32", "--no-log-requests", *flags],
                               stderr=subprocess.PIPE, encoding="utf-8")
     try:
         base = next(m.group(1) for m in (re.search(r"listening on (http://\S+)", line) for line in server.stderr) if m)
-        environment = {**os.environ, "API_BASE": base, "API_SKIP": SKIPPED_FEATURES, "API_TIMEOUT": "120", "PYTHONDONTWRITEBYTECODE": "1"}
-        return subprocess.run([python, CLIENTS / "run_all.py"], env=environment).returncode
+        environment = {**os.environ, "API_BASE": base, "API_KEY": KEY, "API_SKIP": lacking, "API_TIMEOUT": "120", "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.run([python, CLIENTS / script], env=environment).returncode
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(60)

@@ -220,7 +220,7 @@ class Errors(unittest.TestCase):
     def test_placement_that_cannot_be(self):
         self.refused("invalid_argument", "give at least 208896", "generate", "--experts", "disk", "--expert-memory", "1KiB", "Hi")
         self.refused("unsupported", "use --backend cpu", "generate", "--experts", "disk", "--backend", "ref", "Hi")
-        self.refused("unsupported", "measures the cpu backend only, not ref", "bench", "layers", "--backend", "ref")
+        self.refused("unsupported", "measures the cpu and cuda backends, not ref", "bench", "layers", "--backend", "ref")
 
     def test_no_model_there(self):
         self.refused("not_found", "/nonexistent", "generate", "--model", "/nonexistent", "Hi")

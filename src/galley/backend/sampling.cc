@@ -10,13 +10,11 @@
 namespace galley::backend {
 namespace {
 
-struct Candidate {
-  TokenId id;
-  double weight;  // exp((logit - largest) / temperature): a probability up to the common factor
-};
+// Its probability is exp((logit - largest) / temperature), which is one up to the common factor.
+using Candidate = TokenChance;
 
 bool MoreLikely(const Candidate& a, const Candidate& b) {
-  return a.weight > b.weight || (a.weight == b.weight && a.id < b.id);
+  return a.probability > b.probability || (a.probability == b.probability && a.id < b.id);
 }
 
 // Index of the largest number, NaN never counting; nullopt when all are minus infinity or NaN.
@@ -44,10 +42,10 @@ void KeepTopP(std::vector<Candidate>& candidates, float top_p) {
   if (top_p >= 1.0f) return;
   std::sort(candidates.begin(), candidates.end(), MoreLikely);
   double total = 0;
-  for (const Candidate& c : candidates) total += c.weight;
+  for (const Candidate& c : candidates) total += c.probability;
   double sum = 0;
   std::size_t kept = 0;
-  while (kept < candidates.size() && sum < static_cast<double>(top_p) * total) sum += candidates[kept++].weight;
+  while (kept < candidates.size() && sum < static_cast<double>(top_p) * total) sum += candidates[kept++].probability;
   candidates.resize(std::max<std::size_t>(kept, 1));
 }
 
@@ -68,8 +66,10 @@ double Uniform(std::uint64_t seed, Position position, std::uint32_t token, Noise
 }
 
 // Candidates of a row whose largest logit is finite, after every filter.
-std::vector<Candidate> Filter(std::span<const float> logits, double largest, const SampleParams& params) {
-  std::vector<Candidate> candidates;
+void Filter(std::span<const float> logits, double largest, const SampleParams& params,
+            std::vector<Candidate>& candidates) {
+  candidates.clear();
+  candidates.reserve(logits.size());
   for (std::size_t i = 0; i < logits.size(); ++i) {
     const double weight =
         std::exp((static_cast<double>(logits[i]) - largest) / static_cast<double>(params.temperature));
@@ -78,7 +78,6 @@ std::vector<Candidate> Filter(std::span<const float> logits, double largest, con
   }
   KeepTopK(candidates, static_cast<std::size_t>(std::max(params.top_k, 0)));
   KeepTopP(candidates, params.top_p);
-  return candidates;
 }
 
 }  // namespace
@@ -92,7 +91,8 @@ double AcceptNoise(std::uint64_t seed, Position position) {
   return Uniform(seed, position, 0, NoiseStream::kAccept);
 }
 
-std::optional<TokenId> SampleRow(std::span<const float> logits, const SampleParams& params) {
+std::optional<TokenId> SampleRow(std::span<const float> logits, const SampleParams& params,
+                                 std::vector<TokenChance>& scratch) {
   const std::optional<TokenId> best = ArgMax(logits);
   if (!best || params.temperature <= 0.0f) return best;
   const auto largest = static_cast<double>(logits[static_cast<std::size_t>(*best)]);
@@ -100,8 +100,9 @@ std::optional<TokenId> SampleRow(std::span<const float> logits, const SamplePara
 
   TokenId drawn = *best;
   double winner = -1;
-  for (const Candidate& c : Filter(logits, largest, params)) {
-    const double score = c.weight / SampleNoise(params.seed, params.position, c.id);
+  Filter(logits, largest, params, scratch);
+  for (const Candidate& c : scratch) {
+    const double score = c.probability / SampleNoise(params.seed, params.position, c.id);
     if (score > winner || (score == winner && c.id < drawn)) {
       winner = score;
       drawn = c.id;
@@ -110,18 +111,22 @@ std::optional<TokenId> SampleRow(std::span<const float> logits, const SamplePara
   return drawn;
 }
 
-std::vector<TokenChance> SampleChances(std::span<const float> logits, const SampleParams& params) {
+std::span<const TokenChance> SampleChances(std::span<const float> logits, const SampleParams& params,
+                                           std::vector<TokenChance>& scratch) {
+  scratch.clear();
   const std::optional<TokenId> best = ArgMax(logits);
   if (!best) return {};
   const auto largest = static_cast<double>(logits[static_cast<std::size_t>(*best)]);
-  if (params.temperature <= 0.0f || std::isinf(largest)) return {{.id = *best, .probability = 1}};
-  std::vector<Candidate> candidates = Filter(logits, largest, params);
-  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+  if (params.temperature <= 0.0f || std::isinf(largest)) {
+    scratch.push_back({.id = *best, .probability = 1});
+    return scratch;
+  }
+  Filter(logits, largest, params, scratch);
+  std::sort(scratch.begin(), scratch.end(), [](const Candidate& x, const Candidate& y) { return x.id < y.id; });
   double total = 0;
-  for (const Candidate& c : candidates) total += c.weight;
-  std::vector<TokenChance> chances;
-  for (const Candidate& c : candidates) chances.push_back({.id = c.id, .probability = c.weight / total});
-  return chances;
+  for (const Candidate& c : scratch) total += c.probability;
+  for (Candidate& c : scratch) c.probability /= total;
+  return scratch;
 }
 
 float LogProbability(std::span<const float> logits, TokenId id) {
@@ -131,11 +136,13 @@ float LogProbability(std::span<const float> logits, TokenId id) {
   return static_cast<float>(static_cast<double>(logits[static_cast<std::size_t>(id)]) - total);
 }
 
-std::vector<RankedToken> TopTokens(std::span<const float> logits, int count) {
+std::span<const RankedToken> TopTokens(std::span<const float> logits, int count, std::vector<RankedToken>& scratch) {
   const std::optional<TokenId> best = ArgMax(logits);
   if (!best || count <= 0) return {};
   const double total = LogSumExp(logits, logits[static_cast<std::size_t>(*best)]);
-  std::vector<RankedToken> tokens;
+  std::vector<RankedToken>& tokens = scratch;
+  tokens.clear();
+  tokens.reserve(logits.size());
   for (std::size_t i = 0; i < logits.size(); ++i) {
     if (std::isnan(logits[i])) continue;
     tokens.push_back({static_cast<TokenId>(i), static_cast<float>(static_cast<double>(logits[i]) - total)});

@@ -24,27 +24,32 @@ struct SampleParams {
   Position position = 0;  // of the token that is drawn
 };
 
-// nullopt when no logit is a number above minus infinity: that row has no next token.
-[[nodiscard]] std::optional<TokenId> SampleRow(std::span<const float> logits, const SampleParams& params);
-
 // A token that a row can draw, and how likely.
 struct TokenChance {
   TokenId id = 0;
   double probability = 0;
 };
-// Every token that SampleRow can draw, ascending, after temperature and filters; probabilities add up to 1. Empty when
-// the row has no next token.
-[[nodiscard]] std::vector<TokenChance> SampleChances(std::span<const float> logits, const SampleParams& params);
-
 struct RankedToken {
   TokenId id = 0;
   float logprob = 0;
 };
+// Functions below that look at every token work in memory of the caller's, one place a token, so that whoever draws
+// again and again allocates once.
+
+// nullopt when no logit is a number above minus infinity: that row has no next token.
+[[nodiscard]] std::optional<TokenId> SampleRow(std::span<const float> logits, const SampleParams& params,
+                                               std::vector<TokenChance>& scratch);
+
+// Every token that SampleRow can draw, ascending, after temperature and filters; probabilities add up to 1. Empty when
+// the row has no next token. Lies in `scratch`.
+[[nodiscard]] std::span<const TokenChance> SampleChances(std::span<const float> logits, const SampleParams& params,
+                                                         std::vector<TokenChance>& scratch);
 
 // Natural logarithm of softmax(logits)[id], before temperature and filters.
 [[nodiscard]] float LogProbability(std::span<const float> logits, TokenId id);
-// The `count` most likely tokens, most likely first.
-[[nodiscard]] std::vector<RankedToken> TopTokens(std::span<const float> logits, int count);
+// The `count` most likely tokens, most likely first. Lies in `scratch`.
+[[nodiscard]] std::span<const RankedToken> TopTokens(std::span<const float> logits, int count,
+                                                     std::vector<RankedToken>& scratch);
 
 // Draws of different kinds at one position do not share noise.
 enum class NoiseStream : std::uint32_t {

@@ -6,12 +6,19 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
+#include <span>
 #include <vector>
 
 namespace galley::backend {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
+
+std::optional<TokenId> SampleRow(std::span<const float> logits, const SampleParams& params) {
+  std::vector<TokenChance> scratch;
+  return backend::SampleRow(logits, params, scratch);
+}
 
 // Share of draws per token over `draws` positions.
 std::map<TokenId, double> Frequencies(const std::vector<float>& logits, SampleParams params, int draws) {
@@ -100,11 +107,12 @@ TEST(Sampling, LogProbabilitiesAreOfTheUnfilteredDistribution) {
   const std::vector<float> logits = {1.0f, 2.0f, 3.0f};
   const double total = std::log(std::exp(1.0) + std::exp(2.0) + std::exp(3.0));
   EXPECT_NEAR(LogProbability(logits, 0), 1.0 - total, 1e-6);
-  const auto top = TopTokens(logits, 2);
+  std::vector<RankedToken> scratch;
+  const auto top = TopTokens(logits, 2, scratch);
   ASSERT_EQ(top.size(), 2u);
   EXPECT_EQ(top[0].id, 2);
   EXPECT_NEAR(top[1].logprob, 2.0 - total, 1e-6);
-  EXPECT_EQ(TopTokens(logits, 20).size(), 3u);
+  EXPECT_EQ(TopTokens(logits, 20, scratch).size(), 3u);
 }
 
 }  // namespace

@@ -45,11 +45,11 @@ Result<BannedWords> BannedWords::Create(std::span<const std::string> words, cons
   return banned;
 }
 
-void BannedWords::Apply(std::span<const TokenId> output, std::span<float> logits) const {
+void BannedWords::Apply(std::span<const TokenId> output, std::span<float> logits, std::string& tail) const {
   if (empty()) return;
   for (const TokenId id : always_) logits[static_cast<std::size_t>(id)] = kNever;
   // The end of the text so far, as much as a word can have before the token that completes it.
-  std::string tail;
+  tail.clear();
   for (auto id = output.rbegin(); id != output.rend() && tail.size() + 1 < longest_; ++id) {
     const std::string_view bytes = tokens_->BytesOf(*id);
     if (bytes.empty()) break;

@@ -40,8 +40,8 @@ class BannedWords {
 
   [[nodiscard]] bool empty() const { return words_.strings().empty(); }
   // Sets the logits of the tokens that would complete a banned word behind `output` to minus infinity. Control tokens
-  // say nothing, so no word reaches across one.
-  void Apply(std::span<const TokenId> output, std::span<float> logits) const;
+  // say nothing, so no word reaches across one. `tail` is scratch.
+  void Apply(std::span<const TokenId> output, std::span<float> logits, std::string& tail) const;
 
  private:
   const TokensByBytes* tokens_ = nullptr;

@@ -118,8 +118,9 @@ Result<Greedy> Dumper::Continue(Sequence& sequence, std::span<const float> logit
   std::vector<float> row(logits.end() - static_cast<std::ptrdiff_t>(vocab), logits.end());
   const int draft_count = drafts != nullptr && loaded_.model().options().drafts ? DraftPositions() : 0;
   Greedy greedy;
+  std::vector<backend::RankedToken> ranked;
   for (int i = 0; i < count; ++i) {
-    const std::vector<backend::RankedToken> top = backend::TopTokens(row, 2);
+    const std::span<const backend::RankedToken> top = backend::TopTokens(row, 2, ranked);
     if (top.size() < 2) {
       return Err(ErrorCode::kCorrupt,
                  fmt::format("the model gave fewer than two usable logits at position {}, so there is no greedy "
@@ -134,7 +135,7 @@ Result<Greedy> Dumper::Continue(Sequence& sequence, std::span<const float> logit
     TensorCollector collector(loaded_.backend(), {sequence.length()}, {});
     const bool draft = i < draft_count;
     ASSIGN_OR_RETURN(row, sequence.Append({&top[0].id, 1}, 1, draft ? &collector : nullptr));
-    const std::vector<backend::RankedToken> next = backend::TopTokens(row, 1);
+    const std::span<const backend::RankedToken> next = backend::TopTokens(row, 1, ranked);
     if (draft && !next.empty()) RETURN_IF_ERROR(RunDraft(sequence.length() - 1, next[0].id, collector, *drafts));
   }
   return greedy;
@@ -144,7 +145,7 @@ Status Dumper::RunDraft(Position position, TokenId next, const TensorCollector& 
   const model::Config& c = loaded_.config();
   const model::DraftInput input = {
       .slot = SlotId{0}, .position = position, .token = next, .decoder_floor = 0, .sampling = {.temperature = 0}};
-  ASSIGN_OR_RETURN(const std::vector<model::Draft> result, loaded_.model().Drafts({&input, 1}, loaded_.state()));
+  ASSIGN_OR_RETURN(const std::span<const model::Draft> result, loaded_.model().Drafts({&input, 1}, loaded_.state()));
   ASSIGN_OR_RETURN(const std::optional<HostTensor> main_hidden, collector.Take("main_hidden", {position}));
   CHECK(main_hidden.has_value()) << "position " << position << " showed no main hidden";
   drafts.positions.push_back(static_cast<std::int32_t>(position));
@@ -371,6 +372,7 @@ Result<TensorMap> Dump(const DumpOptions& options) {
                                       .backend = options.backend,
                                       .isa = options.isa,
                                       .expert_memory = options.expert_memory,
+                                      .cuda_graphs = options.cuda_graphs,
                                       .threads = options.threads,
                                       .rows_max = options.chunk > 0 ? std::min(options.chunk, length) : length,
                                       .logit_rows_max = kLogitRows,

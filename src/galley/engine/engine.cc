@@ -4,12 +4,15 @@
 #include <algorithm>
 
 #include "galley/base/log.h"
+#include "galley/base/range.h"
 #include "galley/engine/engine_impl.h"
 #include "galley/model/config_file.h"
 #include "galley/model/model_dir.h"
 
 namespace galley::engine {
 namespace {
+
+constexpr std::int64_t kQueueMax = 1 << 28;  // requests
 
 kv::ReplaySpec ReplayFor(const EngineOptions& options, const SpeculationOptions& speculation,
                          const model::Config& config) {
@@ -74,6 +77,7 @@ LoadOptions LoadOptionsFor(const EngineOptions& options, const Resolved& resolve
           .backend = options.backend,
           .isa = options.isa,
           .expert_memory = options.expert_memory,
+          .cuda_graphs = options.cuda_graphs,
           .threads = options.threads,
           .rows_max = options.step_rows_max,
           .logit_rows_max = options.max_seqs * (1 + speculation.draft_tokens),
@@ -112,6 +116,8 @@ Engine::~Engine() {
 }
 
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
+  RETURN_IF_ERROR(CheckRange("queue_max", options.queue_max, 0, kQueueMax));
+  RETURN_IF_ERROR(CheckRealRange("itl_target_s", options.itl_target_s, 0, 1000));
   RETURN_IF_ERROR(model::CheckModelDir(options.model_dir));
   ASSIGN_OR_RETURN(const model::LoadedConfig config, model::LoadConfig(options.model_dir));
   ASSIGN_OR_RETURN(const Resolved resolved, Resolve(options, config.config));
@@ -140,6 +146,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   impl->executor = std::make_unique<Executor>(impl->loaded,
                                               ExecutorOptions{.slots = options.max_seqs,
                                                               .snapshots = options.snapshots,
+                                                              .steps = scheduling.steps_in_flight_max,
                                                               .speculation = resolved.speculation,
                                                               .model_dir = options.model_dir},
                                               [shared] {

@@ -6,12 +6,12 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
+#include <memory>
 #include <thread>
 
 #include "galley/backend/decorator.h"
 #include "galley/engine/engine_for_test.h"
+#include "galley/engine/record_for_test.h"
 
 namespace galley::engine {
 namespace {
@@ -32,55 +32,6 @@ class FaultyBackend final : public backend::BackendDecorator {
  private:
   std::shared_ptr<std::atomic<int>> left_;  // calls until the one that fails
 };
-
-// What came of one request.
-struct Record {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::vector<EngineEvent> events;
-  int tokens = 0;
-  int finished = 0;
-  bool started = false;
-  bool done = false;
-
-  EventSink Sink() {
-    return [this](const EngineEvent& event) {
-      const std::lock_guard lock(mutex);
-      EXPECT_FALSE(done) << "an event behind the last one";
-      started = started || std::holds_alternative<StartedEvent>(event);
-      tokens += std::holds_alternative<TokenEvent>(event) ? 1 : 0;
-      if (const auto* end = std::get_if<FinishedEvent>(&event)) {
-        ++finished;
-        done = end->request_done;
-      }
-      events.push_back(event);
-      changed.notify_all();
-    };
-  }
-  template <typename Condition>
-  void WaitFor(Condition condition) {
-    std::unique_lock lock(mutex);
-    ASSERT_TRUE(changed.wait_for(lock, std::chrono::seconds(60), condition));
-  }
-  void WaitUntilDone() {
-    WaitFor([this] { return done; });
-  }
-  [[nodiscard]] FinishedEvent last() const { return std::get<FinishedEvent>(events.back()); }
-};
-
-// A step that was planned ahead may hold dead rows for a moment.
-void ExpectNothingHeld(Engine& engine) {
-  for (int i = 0; i < 5000; ++i) {
-    const EngineStats stats = engine.stats();
-    if (stats.blocks_active == 0 && stats.running == 0 && stats.waiting == 0) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-  const EngineStats stats = engine.stats();
-  EXPECT_EQ(stats.blocks_active, 0);
-  EXPECT_EQ(stats.running, 0);
-  EXPECT_EQ(stats.waiting, 0);
-  EXPECT_EQ(stats.slots_free, Options().max_seqs);
-}
 
 TEST(EngineFailure, FailedStepEndsItsRequestsAndNoOther) {
   const auto left = std::make_shared<std::atomic<int>>(0);

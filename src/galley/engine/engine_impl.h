@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -79,7 +78,6 @@ struct Engine::Impl {
   std::unique_ptr<sched::Scheduler> scheduler;
   std::unique_ptr<Executor> executor;
   std::unordered_map<RequestId, Live> live;
-  std::deque<sched::StepPlan> in_flight;
   int steps_failed = 0;
   std::vector<Arrival> arrived;      // scratch of TakeEvents
   std::vector<RequestId> cancelled;  // likewise
@@ -97,6 +95,8 @@ struct Engine::Impl {
   // Whether one more request may come: those that run, one sequence each, and those that wait. Requires the mutex.
   [[nodiscard]] bool HasRoom() const { return open_requests < std::int64_t{options.queue_max} + options.max_seqs; }
 
+  // engine_submit.cc: whether a request may come now. Requires the mutex. Errors: kUnavailable, kResourceExhausted.
+  [[nodiscard]] Status CheckOpen() const;
   // Of block keys. The salt keeps tenants apart.
   [[nodiscard]] kv::BlockKey RootKey(std::string_view salt) const;
   // engine_submit.cc: what the draws and the text need, taken out of the request.
@@ -105,13 +105,13 @@ struct Engine::Impl {
   // engine_loop.cc
   void Loop();
   void TakeEvents();
-  void TakeOutcome(StepOutcome outcome);
+  void TakeOutcome(Step& step);
   // Text of the tokens of one draw; cuts the draw where a stop string ends.
   void TakeDraw(const sched::Sequence& sequence, sched::DrawResult& draw, std::span<Result<GeneratedToken>> tokens);
   void ReportPrefill(const sched::StepPlan& plan);
   void CountDrafts(const sched::Sequence& sequence, const sched::DrawResult& draw, const StepOutcome::Drafts& drafts);
   static void ReportScores(Live& request, PromptEvent event);
-  [[nodiscard]] StepJob MakeJob(const sched::StepPlan& plan) const;
+  void FillJob(const sched::StepPlan& plan, StepJob& job) const;
   void Report();
   void ReportFinished(const sched::Finished& event);
   static void FinishBranch(Live& request, const sched::Finished& event);

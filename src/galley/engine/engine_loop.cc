@@ -22,7 +22,10 @@ void Engine::Impl::TakeEvents() {
   }
   for (Arrival& arrival : arrived) {
     std::vector<LiveBranch> branches;
-    for (int j = 0; j < arrival.request.n; ++j) branches.emplace_back(loaded.tokenizer(), arrival.context);
+    for (int j = 0; j < arrival.request.n; ++j) {
+      // What one step draws is reported before the next is taken.
+      branches.emplace_back(loaded.tokenizer(), arrival.context).drawn.reserve(1 + kDraftTokensMax);
+    }
     live.emplace(arrival.request.id, Live{std::move(arrival.context), std::move(arrival.sink), std::move(branches), 1});
     scheduler->Arrive(std::move(arrival.request), Now());
   }
@@ -33,21 +36,23 @@ void Engine::Impl::TakeEvents() {
   }
 }
 
-StepJob Engine::Impl::MakeJob(const sched::StepPlan& plan) const {
-  StepJob job{.plan = plan, .prefill_tokens = {}, .prefill_earlier = {}, .scorings = {}, .draws = {}};
+void Engine::Impl::FillJob(const sched::StepPlan& plan, StepJob& job) const {
+  job.plan = plan;
   const Position look_back = std::max(0, loaded.config().engram.max_ngram_size - 1);
   for (const sched::SequenceRows& rows : plan.prefill) {
     const sched::Sequence* sequence = scheduler->Find(rows.sequence);
     CHECK(sequence != nullptr) << "a planned sequence is not live";
     const Position earlier = std::min(look_back, rows.begin);
     const auto first = sequence->tokens.begin() + (rows.begin - earlier);
-    job.prefill_tokens.emplace_back(first, first + earlier + rows.rows);
-    job.prefill_earlier.push_back(static_cast<int>(earlier));
+    job.prefill.push_back({.first = job.tokens.size(),
+                           .earlier = static_cast<int>(earlier),
+                           .count = static_cast<int>(earlier) + rows.rows});
+    job.tokens.insert(job.tokens.end(), first, first + earlier + rows.rows);
     if (!sequence->owner->request.prompt_logprobs) continue;
     // A sequence that was preempted after its prompt was reported computes it again without.
     const Live& request = live.at(rows.request);
     if (request.scored >= static_cast<Position>(request.context->prompt.size())) continue;
-    job.scorings.push_back({.prefill = job.prefill_tokens.size() - 1, .context = request.context});
+    job.scorings.push_back({.prefill = job.prefill.size() - 1, .context = request.context});
   }
   for (const sched::SequenceId id : plan.draws) {
     const sched::Sequence* sequence = scheduler->Find(id);
@@ -58,16 +63,14 @@ StepJob Engine::Impl::MakeJob(const sched::StepPlan& plan) const {
     const bool first = sequence->generated() == 0 && sequence->pending_most <= 1;
     job.draws.push_back({.context = found->second.context, .branch = sequence->branch, .first = first});
   }
-  return job;
 }
 
-void Engine::Impl::TakeOutcome(StepOutcome outcome) {
-  const sched::StepPlan plan = std::move(in_flight.front());
-  in_flight.pop_front();
-  CHECK(plan.id == outcome.step) << "step " << outcome.step << " ended before step " << plan.id;
+void Engine::Impl::TakeOutcome(Step& step) {
+  const sched::StepPlan& plan = step.job.plan;
+  StepOutcome& outcome = step.outcome;
   if (!outcome.status) {
     ++steps_failed;
-    scheduler->Fail(outcome.step, outcome.status.error());
+    scheduler->Fail(plan.id, outcome.status.error());
     return;
   }
   draft_budget = outcome.draft_budget;
@@ -232,11 +235,14 @@ void Engine::Impl::UpdateStats() {
 void Engine::Impl::Loop() {
   while (true) {
     TakeEvents();
-    while (std::optional<StepOutcome> outcome = executor->Take()) TakeOutcome(std::move(*outcome));
+    while (Step* step = executor->Take()) {
+      TakeOutcome(*step);
+      step->job.Clear();  // requests may end now; nothing of them stays
+    }
     bool planned = false;
     if (const sched::StepPlan* plan = scheduler->Next(Now()); plan != nullptr) {
-      in_flight.push_back(*plan);
-      executor->Enqueue(MakeJob(*plan));
+      FillJob(*plan, executor->NextJob());
+      executor->Enqueue();
       planned = true;
     }
     UpdateStats();
@@ -244,10 +250,10 @@ void Engine::Impl::Loop() {
     if (planned) continue;
 
     std::unique_lock lock(mutex);
-    if (stopping && in_flight.empty()) return;
+    if (stopping && executor->steps_on_their_way() == 0) return;
     const auto ready = [this] {
       return outcome_ready || !arrivals.empty() || !cancellations.empty() || cancel_all || clear_cache ||
-             (stopping && in_flight.empty());
+             (stopping && executor->steps_on_their_way() == 0);
     };
     // With as many steps in flight as may be, a timer that is due is looked at when the first of them ends.
     const bool full = scheduler->steps_in_flight() >= scheduler->options().steps_in_flight_max;

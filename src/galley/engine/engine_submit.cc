@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "galley/base/range.h"
 #include "galley/base/rng.h"
 #include "galley/engine/engine_impl.h"
 #include "galley/engine/logit_rules.h"
@@ -14,33 +15,30 @@ namespace {
 
 constexpr std::int64_t kStopIdsMax = 1024;
 
+Status CheckCount(std::string_view field, std::size_t count, std::int64_t most) {
+  return CheckRange(fmt::format("number of {}", field), static_cast<std::int64_t>(count), 0, most);
+}
+
 Status CheckRequest(const EngineRequest& request, const model::Config& config, std::int64_t max_seq_len) {
-  const auto check = [](std::string_view field, std::int64_t value, std::int64_t low, std::int64_t high) -> Status {
-    if (value >= low && value <= high) return {};
-    return Err(ErrorCode::kInvalidArgument, fmt::format("{} is outside {} … {}", value, low, high), std::string(field));
-  };
-  const auto check_count = [&check](std::string_view field, std::size_t count, std::int64_t most) {
-    return check(fmt::format("number of {}", field), static_cast<std::int64_t>(count), 0, most);
-  };
   RETURN_IF_ERROR(request.sampling.Validate());
-  RETURN_IF_ERROR(check_count("logit_bias", request.rules.bias.size(), config.vocab_size));
-  RETURN_IF_ERROR(check_count("allowed_ids", request.rules.allowed_ids.size(), config.vocab_size));
-  RETURN_IF_ERROR(check_count("banned_ids", request.rules.banned_ids.size(), config.vocab_size));
+  RETURN_IF_ERROR(CheckCount("logit_bias", request.rules.bias.size(), config.vocab_size));
+  RETURN_IF_ERROR(CheckCount("allowed_ids", request.rules.allowed_ids.size(), config.vocab_size));
+  RETURN_IF_ERROR(CheckCount("banned_ids", request.rules.banned_ids.size(), config.vocab_size));
   RETURN_IF_ERROR(ValidateRules(request.rules, config.vocab_size));
   const auto length = static_cast<std::int64_t>(request.prompt_ids.size());
   if (length == 0) return Err(ErrorCode::kInvalidArgument, "the prompt has no tokens", "prompt_ids");
-  RETURN_IF_ERROR(check("length of prompt_ids", length, 1, max_seq_len));
-  RETURN_IF_ERROR(check("max_tokens", request.max_tokens, 1, 1 << 30));
-  RETURN_IF_ERROR(check("min_tokens", request.min_tokens, 0, request.max_tokens));
-  RETURN_IF_ERROR(check("prompt_logprobs", request.prompt_logprobs, -1, kTopLogprobsMax));
-  RETURN_IF_ERROR(check("n", request.n, 1, kBranchesMax));
+  RETURN_IF_ERROR(CheckRange("length of prompt_ids", length, 1, max_seq_len));
+  RETURN_IF_ERROR(CheckRange("max_tokens", request.max_tokens, 1, 1 << 30));
+  RETURN_IF_ERROR(CheckRange("min_tokens", request.min_tokens, 0, request.max_tokens));
+  RETURN_IF_ERROR(CheckRange("prompt_logprobs", request.prompt_logprobs, -1, kTopLogprobsMax));
+  RETURN_IF_ERROR(CheckRange("n", request.n, 1, kBranchesMax));
   Position before = 0;
   for (const Position point : request.snapshot_points) {
-    RETURN_IF_ERROR(check("snapshot_points", point, before + 1, length));
+    RETURN_IF_ERROR(CheckRange("snapshot_points", point, before + 1, length));
     before = point;
   }
   RETURN_IF_ERROR(CheckPromptIds(request.prompt_ids, config, "prompt_ids"));
-  RETURN_IF_ERROR(check_count("stop_ids", request.stop_ids.size(), kStopIdsMax));
+  RETURN_IF_ERROR(CheckCount("stop_ids", request.stop_ids.size(), kStopIdsMax));
   RETURN_IF_ERROR(CheckVocabulary(request.stop_ids, config, "stop_ids"));
   if (!(request.deadline_s >= 0 && request.deadline_s < 1e9)) {
     return Err(ErrorCode::kInvalidArgument, fmt::format("{} is outside [0, 1e9)", request.deadline_s), "deadline_s");
@@ -77,6 +75,8 @@ Result<std::shared_ptr<const DrawContext>> Engine::Impl::MakeContext(EngineReque
   context->prompt_logprobs = request.prompt_logprobs;
   context->report_prefill = request.report_prefill;
   context->min_tokens = request.min_tokens;
+  context->tokens_most = static_cast<int>(std::min<std::int64_t>(
+      request.max_tokens, loaded.max_seq_len() + 1 - static_cast<std::int64_t>(context->prompt.size())));
   context->stop_ids = std::move(request.stop_ids);
   context->constraint = std::move(request.constraint);
   return context;
@@ -94,7 +94,21 @@ kv::BlockKey Engine::Impl::RootKey(std::string_view salt) const {
                       .salt = salt});
 }
 
+Status Engine::Impl::CheckOpen() const {
+  if (closed) return Err(ErrorCode::kUnavailable, "the engine takes no more requests; it is shutting down");
+  if (HasRoom()) return {};
+  return Err(ErrorCode::kResourceExhausted,
+             fmt::format("{} requests run or wait, as many as may; at most {} wait. Try again later", open_requests,
+                         options.queue_max),
+             "queue");
+}
+
 Result<RequestId> Engine::Submit(EngineRequest request, EventSink sink) {
+  {
+    // A flood is turned away before it costs the work of checks, keys and copies.
+    std::lock_guard lock(impl_->mutex);
+    RETURN_IF_ERROR(impl_->CheckOpen());
+  }
   RETURN_IF_ERROR(CheckRequest(request, config(), impl_->loaded.max_seq_len()));
   const kv::BlockKey root = impl_->RootKey(request.cache_salt);
   Arrival arrival;
@@ -119,13 +133,7 @@ Result<RequestId> Engine::Submit(EngineRequest request, EventSink sink) {
   RequestId id;
   {
     std::lock_guard lock(impl_->mutex);
-    if (impl_->closed) return Err(ErrorCode::kUnavailable, "the engine takes no more requests; it is shutting down");
-    if (!impl_->HasRoom()) {
-      return Err(ErrorCode::kResourceExhausted,
-                 fmt::format("{} requests run or wait, as many as may; at most {} wait. Try again later",
-                             impl_->open_requests, impl_->options.queue_max),
-                 "queue");
-    }
+    RETURN_IF_ERROR(impl_->CheckOpen());  // others may have come meanwhile
     id = RequestId(impl_->next_id++);
     ++impl_->open_requests;
     arrival.request.id = id;
@@ -138,6 +146,8 @@ Result<RequestId> Engine::Submit(EngineRequest request, EventSink sink) {
 void Engine::Cancel(RequestId request) {
   {
     std::lock_guard lock(impl_->mutex);
+    // An id that is not given out yet must not end the request that gets it.
+    if (request.value >= impl_->next_id) return;
     impl_->cancellations.push_back(request);
   }
   impl_->wake.notify_all();

@@ -202,8 +202,9 @@ TEST(BannedWordsTest, TakesOutExactlyTheTokensThatWouldCompleteAWord) {
     for (const std::string& before : {std::string(), std::string("xab"), std::string("t"), std::string("xth"),
                                       std::string("bc"), std::string(" ")}) {
       const std::vector<TokenId> output = *tokenizer->Encode(before);
+      std::string tail = "left from before";
       std::vector<float> logits(static_cast<std::size_t>(vocab), 0.0f);
-      banned->Apply(output, logits);
+      banned->Apply(output, logits, tail);
       for (TokenId id = 0; id < vocab; ++id) {
         std::string joined = before + std::string(tokens.BytesOf(id));
         bool completes = false;

@@ -12,7 +12,74 @@ Executor::Executor(LoadedModel& loaded, const ExecutorOptions& options, std::fun
       tables_(static_cast<std::size_t>(options.slots)),
       options_(options),
       drafter_(MakeDrafter(options.speculation.mode, loaded)),
-      on_done_(std::move(on_done)) {}
+      on_done_(std::move(on_done)),
+      steps_(static_cast<std::size_t>(options.steps)) {
+  // A table never grows beyond these, so no step has to find memory for it.
+  const auto blocks_most = static_cast<std::size_t>(loaded.state().blocks());
+  const auto longest = static_cast<std::size_t>(loaded.max_seq_len()) / backend::kBlockTokens + 2;
+  for (auto& table : tables_) table.reserve(std::min(blocks_most, longest));
+  ReserveSteps();
+}
+
+// All that a step writes beside its state has its memory before the first one, whichever sequences come together in it.
+void Executor::ReserveSteps() {
+  const int rows = loaded_.model().options().rows_max;
+  const int looks_back = std::max(0, loaded_.config().engram.max_ngram_size - 1);
+  const auto slots = static_cast<std::size_t>(options_.slots);
+  const auto rows_each = static_cast<std::size_t>(1 + options_.speculation.draft_tokens);
+  for (Step& step : steps_) {
+    step.job.Reserve(options_.slots, rows, looks_back);
+    step.outcome.Reserve(options_.slots, static_cast<int>(rows_each));
+  }
+  verifies_.resize(slots);
+  for (Verify& verify : verifies_) {
+    verify.tokens.reserve(rows_each);
+    verify.confidences.reserve(rows_each);
+  }
+  asks_.reserve(slots);
+  asking_.reserve(slots);
+  lengths_.reserve(slots);
+  survivals_.reserve(slots * rows_each);
+  sorted_.reserve(slots * rows_each);
+  inputs_.reserve(slots);
+  logits_.reserve(static_cast<std::size_t>(loaded_.model().options().logit_rows_max) *
+                  static_cast<std::size_t>(loaded_.config().vocab_size));
+}
+
+void StepJob::Reserve(int slots, int rows, int earlier) {
+  plan.Reserve(slots, rows);
+  const auto chunks = static_cast<std::size_t>(std::min(slots, rows));
+  prefill.reserve(chunks);
+  tokens.reserve(static_cast<std::size_t>(rows) + chunks * static_cast<std::size_t>(earlier));
+  draws.reserve(static_cast<std::size_t>(slots));
+}
+
+void StepJob::Clear() {
+  prefill.clear();
+  tokens.clear();
+  scorings.clear();
+  draws.clear();
+}
+
+void StepOutcome::Reserve(int slots, int tokens_each) {
+  const auto most = static_cast<std::size_t>(slots);
+  const auto tokens_most = most * static_cast<std::size_t>(tokens_each);
+  done.draws.reserve(most);
+  done.token_ids.reserve(tokens_most);
+  tokens.reserve(tokens_most);
+  drafts.reserve(most);
+}
+
+void StepOutcome::Clear() {
+  status = {};
+  done.draws.clear();
+  done.token_ids.clear();
+  scores.clear();
+  tokens.clear();
+  drafts.clear();
+  draft_budget = 0;
+  saved_us = 0;
+}
 
 Status Executor::Prepare() {
   if (options_.snapshots > 0) {
@@ -41,33 +108,38 @@ Executor::~Executor() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Executor::Enqueue(StepJob job) {
+StepJob& Executor::NextJob() {
+  CHECK(steps_on_their_way() < options_.steps) << "more steps than may are on their way";
+  Step& step = steps_[static_cast<std::size_t>(enqueued_) % steps_.size()];
+  step.job.Clear();
+  step.outcome.Clear();
+  return step.job;
+}
+
+void Executor::Enqueue() {
   {
     std::lock_guard lock(mutex_);
-    jobs_.push_back(std::move(job));
+    ++enqueued_;
   }
   wake_.notify_all();
 }
 
-std::optional<StepOutcome> Executor::Take() {
+Step* Executor::Take() {
   std::lock_guard lock(mutex_);
-  if (outcomes_.empty()) return std::nullopt;
-  StepOutcome outcome = std::move(outcomes_.front());
-  outcomes_.pop_front();
-  return outcome;
+  if (taken_ == finished_) return nullptr;
+  return &steps_[static_cast<std::size_t>(taken_++) % steps_.size()];
 }
 
 void Executor::Loop() {
   std::unique_lock lock(mutex_);
   while (true) {
-    wake_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+    wake_.wait(lock, [this] { return stopping_ || finished_ < enqueued_; });
     if (stopping_) return;
-    const StepJob job = std::move(jobs_.front());
-    jobs_.pop_front();
+    Step& step = steps_[static_cast<std::size_t>(finished_) % steps_.size()];
     lock.unlock();
-    StepOutcome outcome = Run(job);
+    Run(step.job, step.outcome);
     lock.lock();
-    outcomes_.push_back(std::move(outcome));
+    ++finished_;
     lock.unlock();
     on_done_();
     lock.lock();
@@ -111,8 +183,9 @@ void Executor::UpdateTables(const sched::StepPlan& plan) {
 
 Result<model::SequenceInput> Executor::PrefillInput(const StepJob& job, std::size_t index) {
   const sched::SequenceRows& rows = job.plan.prefill[index];
-  const std::span<const TokenId> tokens = job.prefill_tokens[index];
-  const auto earlier = static_cast<std::size_t>(job.prefill_earlier[index]);
+  const StepJob::Prefill& own = job.prefill[index];
+  const auto tokens = std::span(job.tokens).subspan(own.first, static_cast<std::size_t>(own.count));
+  const auto earlier = static_cast<std::size_t>(own.earlier);
   // The ids before the first row: there already when this chunk follows another, needed when it starts or restarts.
   RETURN_IF_ERROR(loaded_.model().ResetSlot(loaded_.state(), rows.slot, rows.begin, tokens.first(earlier)));
   return model::SequenceInput{.slot = rows.slot,
@@ -126,53 +199,58 @@ Result<model::SequenceInput> Executor::PrefillInput(const StepJob& job, std::siz
                               .logit_rows = rows.draws > 0 ? 1 : 0};
 }
 
-StepOutcome Executor::Run(const StepJob& job) {
+void Executor::Run(const StepJob& job, StepOutcome& outcome) {
   const auto begin = std::chrono::steady_clock::now();
-  StepOutcome outcome;
-  outcome.step = job.plan.id;
   outcome.done.step = job.plan.id;
-  outcome.status = [&]() -> Status {
-    RunOps(job.plan);
-    UpdateTables(job.plan);
-    StartHistories(job);
-    RETURN_IF_ERROR(PlanVerify(job));
-    std::vector<model::SequenceInput> inputs;
-    for (std::size_t i = 0; i < job.plan.decode.size(); ++i) {
-      if (!verifies_[i].tokens.empty()) inputs.push_back(DecodeInput(job.plan.decode[i], verifies_[i]));
-    }
-    for (std::size_t i = 0; i < job.plan.prefill.size(); ++i) {
-      ASSIGN_OR_RETURN(model::SequenceInput input, PrefillInput(job, i));
-      inputs.push_back(input);
-    }
-    if (inputs.empty()) return DrawAll(job, {}, outcome);
-    StartMasks(job);
-    const auto forward_begin = std::chrono::steady_clock::now();
-    const Result<const float*> ran = loaded_.model().Forward(inputs, loaded_.state());
-    const auto forward_end = std::chrono::steady_clock::now();
-    mask_worker_.Wait();
-    ASSIGN_OR_RETURN(const float* device, ran);
-    std::size_t rows = 0;
-    for (const model::SequenceInput& input : inputs) rows += static_cast<std::size_t>(input.logit_rows);
-    std::vector<float> logits(rows * static_cast<std::size_t>(loaded_.config().vocab_size));
-    RETURN_IF_ERROR(loaded_.backend().CopyToHost(logits.data(), device, logits.size() * sizeof(float)));
-    const auto draw_begin = std::chrono::steady_clock::now();
-    RETURN_IF_ERROR(DrawAll(job, logits, outcome));
-    const auto microseconds = [](auto from, auto to) {
-      return std::chrono::duration<double, std::micro>(to - from).count();
-    };
-    ReportStep(job, microseconds(forward_begin, forward_end),
-               microseconds(draw_begin, std::chrono::steady_clock::now()), outcome);
-    return ScorePrompts(job, inputs.size() - job.plan.prefill.size(), outcome);
-  }();
+  outcome.status = RunStep(job, outcome);
   outcome.done.elapsed_us =
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin).count();
-  return outcome;
+}
+
+Status Executor::RunStep(const StepJob& job, StepOutcome& outcome) {
+  RunOps(job.plan);
+  UpdateTables(job.plan);
+  StartHistories(job);
+  RETURN_IF_ERROR(PlanVerify(job));
+  inputs_.clear();
+  for (std::size_t i = 0; i < job.plan.decode.size(); ++i) {
+    if (!verifies_[i].tokens.empty()) inputs_.push_back(DecodeInput(job.plan.decode[i], verifies_[i]));
+  }
+  for (std::size_t i = 0; i < job.plan.prefill.size(); ++i) {
+    ASSIGN_OR_RETURN(model::SequenceInput input, PrefillInput(job, i));
+    inputs_.push_back(input);
+  }
+  logits_.clear();
+  if (inputs_.empty()) return DrawAll(job, logits_, outcome);
+  StartMasks(job);
+  const auto forward_begin = std::chrono::steady_clock::now();
+  const Result<const float*> ran = loaded_.model().Forward(inputs_, loaded_.state());
+  const auto forward_end = std::chrono::steady_clock::now();
+  mask_worker_.Wait();
+  ASSIGN_OR_RETURN(const float* device, ran);
+  std::size_t rows = 0;
+  for (const model::SequenceInput& input : inputs_) rows += static_cast<std::size_t>(input.logit_rows);
+  drawn_.clear();
+  const auto draw_begin = std::chrono::steady_clock::now();
+  if (DrawsOnDevice(job)) {
+    RETURN_IF_ERROR(DrawOnDevice(job, device));
+  } else {
+    logits_.resize(rows * static_cast<std::size_t>(loaded_.config().vocab_size));
+    RETURN_IF_ERROR(loaded_.backend().CopyToHost(logits_.data(), device, logits_.size() * sizeof(float)));
+  }
+  RETURN_IF_ERROR(DrawAll(job, logits_, outcome));
+  const auto microseconds = [](auto from, auto to) {
+    return std::chrono::duration<double, std::micro>(to - from).count();
+  };
+  ReportStep(job, microseconds(forward_begin, forward_end), microseconds(draw_begin, std::chrono::steady_clock::now()),
+             outcome);
+  return ScorePrompts(job, inputs_.size() - job.plan.prefill.size(), outcome);
 }
 
 Status Executor::ScorePrompts(const StepJob& job, std::size_t first_prompt, StepOutcome& outcome) {
   const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
   const int batch = loaded_.model().options().logit_rows_max;
-  std::vector<float> logits;
+  std::vector<float>& logits = logits_;  // those of the draws are not needed any more
   for (const StepJob::Scoring& scoring : job.scorings) {
     const sched::SequenceRows& rows = job.plan.prefill[scoring.prefill];
     const std::vector<TokenId>& prompt = scoring.context->prompt;

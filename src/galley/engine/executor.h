@@ -5,11 +5,11 @@
 #pragma once
 
 #include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -17,6 +17,7 @@
 #include "galley/engine/banned_words.h"
 #include "galley/engine/engine.h"
 #include "galley/engine/loaded_model.h"
+#include "galley/engine/logit_rules.h"
 #include "galley/engine/mask_worker.h"
 #include "galley/engine/speculation.h"
 #include "galley/sched/options.h"
@@ -33,6 +34,7 @@ struct DrawContext {
   int prompt_logprobs = -1;
   bool report_prefill = false;
   int min_tokens = 0;
+  int tokens_most = 0;  // that the request can draw
   std::vector<TokenId> stop_ids;
   StopSet stops;
   std::optional<TokenId> stops_after;
@@ -43,8 +45,13 @@ struct DrawContext {
 struct StepJob {
   sched::StepPlan plan;
   // For each of plan.prefill: tokens of its rows, and before them up to as many earlier ones as Engram looks back.
-  std::vector<std::vector<TokenId>> prefill_tokens;
-  std::vector<int> prefill_earlier;  // how many of those are earlier ones
+  struct Prefill {
+    std::size_t first = 0;  // in tokens
+    int earlier = 0;        // how many earlier ones
+    int count = 0;          // those included
+  };
+  std::vector<Prefill> prefill;
+  std::vector<TokenId> tokens;
   // Of plan.prefill, those whose rows are asked for log-probabilities of the tokens after them.
   struct Scoring {
     std::size_t prefill = 0;
@@ -58,10 +65,14 @@ struct StepJob {
     bool first = false;  // the sequence has drawn nothing yet
   };
   std::vector<Draw> draws;
+
+  // Room for any step of so many sequences and rows, with so many tokens before each chunk.
+  void Reserve(int slots, int rows, int earlier);
+  // Keeps the memory.
+  void Clear();
 };
 
 struct StepOutcome {
-  sched::StepId step = -1;
   Status status;
   sched::StepDone done;
   struct Scores {
@@ -78,14 +89,22 @@ struct StepOutcome {
   std::vector<Drafts> drafts;  // one for each draw
   int draft_budget = 0;        // drafts that the step was to verify
   double saved_us = 0;         // by drafts, against one token a step; 0 where that is not known
+
+  void Reserve(int slots, int tokens_each);
+  // Keeps the memory.
+  void Clear();
 };
 
-// The token with its log-probability and those of `top` alternatives.
-[[nodiscard]] GeneratedToken Scored(std::span<const float> logits, TokenId id, int top);
+// A step on its way: to the executor and back. Steps use their places in turn, so their arrays are there already.
+struct Step {
+  StepJob job;
+  StepOutcome outcome;
+};
 
 struct ExecutorOptions {
   int slots = 1;
   int snapshots = 0;
+  int steps = 2;                   // that may be on their way
   SpeculationOptions speculation;  // resolved
   std::filesystem::path model_dir;
 };
@@ -100,13 +119,19 @@ class Executor {
 
   // Allocates the places of snapshots. Errors: kResourceExhausted.
   [[nodiscard]] Status Prepare();
-  void Enqueue(StepJob job);
-  // The next finished step, if there is one.
-  [[nodiscard]] std::optional<StepOutcome> Take();
+  // An empty place for the next step, to be filled before Enqueue. Requires that no more steps than may are on their
+  // way. One thread calls this, Enqueue, Take and steps_on_their_way.
+  [[nodiscard]] StepJob& NextJob();
+  void Enqueue();
+  // The next finished step, or null; valid until NextJob.
+  [[nodiscard]] Step* Take();
+  [[nodiscard]] int steps_on_their_way() const { return static_cast<int>(enqueued_ - taken_); }
 
  private:
+  void ReserveSteps();
   void Loop();
-  [[nodiscard]] StepOutcome Run(const StepJob& job);
+  void Run(const StepJob& job, StepOutcome& outcome);
+  [[nodiscard]] Status RunStep(const StepJob& job, StepOutcome& outcome);
   void RunOps(const sched::StepPlan& plan);
   void UpdateTables(const sched::StepPlan& plan);
   [[nodiscard]] Result<model::SequenceInput> PrefillInput(const StepJob& job, std::size_t index);
@@ -125,6 +150,14 @@ class Executor {
     std::vector<float> confidences = {};  // [drafted], as the drafter gave them
     const float* draft_logits = nullptr;  // [drafted][vocab_size], on the device; only with rejection sampling
 
+    // Keeps the memory.
+    void Clear() {
+      tokens.clear();
+      confidences.clear();
+      begin = 0;
+      drafted = 0;
+      draft_logits = nullptr;
+    }
     [[nodiscard]] std::span<const TokenId> drafts() const {
       return tokens.empty() ? std::span<const TokenId>() : std::span(tokens).subspan(1);
     }
@@ -138,6 +171,7 @@ class Executor {
     std::optional<TokenId> draft = {};         // for the same position
     std::span<const float> draft_logits = {};  // that it was drawn from; empty: accepted iff equal
     bool forced = false;                       // the draft counts as drawn
+    std::optional<TokenId> drawn = {};         // by the device, -1 being nothing; there are no logits then
   };
 
   // executor_draw.cc
@@ -151,23 +185,32 @@ class Executor {
   // Only so many of asks_, other ones each turn.
   void KeepAsks(std::size_t count, std::size_t turn);
   // Of the proposals, as many drafts as the budget allows, best survivals first.
-  void ChooseLengths(int budget, std::vector<Proposal>& proposals);
+  void ChooseLengths(int budget, std::span<const Proposal> proposals);
   // Tells the planner what the step came to.
   void ReportStep(const StepJob& job, double forward_us, double sampler_us, StepOutcome& outcome);
   // Masks of the step's draws are asked for.
   void StartMasks(const StepJob& job);
-  // `logits` are those of the verify rows of each decode sequence, then one row of each prompt that ends.
+  // Whether the backend can draw the step's tokens, so that only they come back: nothing changes logits or asks for
+  // them.
+  [[nodiscard]] bool DrawsOnDevice(const StepJob& job) const;
+  // Draws every row of the step, drafts being guessed right, into drawn_. `logits` as below, on the device.
+  [[nodiscard]] Status DrawOnDevice(const StepJob& job, const float* logits);
+  // `logits` are those of the verify rows of each decode sequence, then one row of each prompt that ends; empty
+  // when drawn_ is there.
   [[nodiscard]] Status DrawAll(const StepJob& job, const std::vector<float>& logits, StepOutcome& outcome);
   // Draws one sequence's tokens until a draft is not what comes, and reports them.
+  // `first_draw`: of its rows in drawn_, when that is there.
   [[nodiscard]] Status DrawVerified(const StepJob& job, std::size_t decode, std::span<const float> logits,
-                                    StepOutcome& outcome);
+                                    std::size_t first_draw, StepOutcome& outcome);
   // The row's logits with everything applied that changes them: the mask of the constraint and the rules of the
   // request. `row.logits` itself when there is nothing to change.
   [[nodiscard]] std::span<const float> ChangedLogits(const StepJob::Draw& draw, const RowDraw& row,
                                                      std::span<const TokenId> output);
   [[nodiscard]] std::optional<TokenId> Choose(const StepJob::Draw& draw, const RowDraw& row,
-                                              std::span<const float> logits) const;
+                                              std::span<const float> logits);
   [[nodiscard]] Result<GeneratedToken> DrawOne(const StepJob::Draw& draw, const RowDraw& row, const History& history);
+  // The token with its log-probability and those of `top` alternatives.
+  [[nodiscard]] GeneratedToken Scored(std::span<const float> logits, TokenId id, int top);
   // Draws, and enters the token into history and outcome; whether it ends the sequence.
   bool DrawInto(const StepJob::Draw& draw, const RowDraw& row, History& history, StepOutcome& outcome);
   // Log-probabilities of prompt tokens: logits of all rows of the chunks that ask for it, a few at a time, in the
@@ -181,27 +224,39 @@ class Executor {
   std::unique_ptr<model::StateStorage> snapshots_;  // one slot and one block a place
   std::unordered_map<sched::SequenceId, History> histories_;
   MaskWorker mask_worker_;
-  std::vector<Verify> verifies_;                                         // of the step, as plan.decode
-  std::vector<DraftAsk> asks_;                                           // of the step: sequences that may have drafts
-  std::vector<std::size_t> asking_;                                      // their places in plan.decode
+  std::vector<Verify> verifies_;     // of the step, as plan.decode; empty ones behind those
+  std::vector<DraftAsk> asks_;       // of the step: sequences that may have drafts
+  std::vector<std::size_t> asking_;  // their places in plan.decode
   sched::CostCurve decode_cost_{sched::SchedulerOptions().decode_cost};  // learnt from the first steps on
   std::optional<sched::VerifyPlanner> planner_;  // of verify lengths; nothing: every draft is verified
   Calibration calibration_;
-  std::vector<float> survivals_;           // of the step's proposals, draft_tokens each
-  std::vector<int> lengths_;               // drafts to verify, as asks_
-  double draft_us_ = 0;                    // of the step
-  int draft_budget_ = 0;                   // of the step
-  std::vector<MaskJob> mask_jobs_;         // of the step
-  std::vector<int> mask_of_;               // [draws of the step] in mask_jobs_; -1: unconstrained
-  std::vector<std::uint32_t> mask_words_;  // of all of mask_jobs_
-  std::vector<float> changed_;             // scratch of ChangedLogits
-  std::vector<float> draft_logits_;        // scratch of DrawVerified
+  std::vector<float> survivals_;                               // of the step's proposals, draft_tokens each
+  std::vector<int> lengths_;                                   // drafts to verify, as asks_
+  double draft_us_ = 0;                                        // of the step
+  int draft_budget_ = 0;                                       // of the step
+  std::vector<MaskJob> mask_jobs_;                             // of the step
+  std::vector<int> mask_of_;                                   // [draws of the step] in mask_jobs_; -1: unconstrained
+  std::vector<std::uint32_t> mask_words_;                      // of all of mask_jobs_
+  std::vector<float> changed_;                                 // scratch of ChangedLogits
+  TokenCounts counts_;                                         // likewise
+  std::string tail_;                                           // likewise
+  std::vector<float> draft_logits_;                            // scratch of DrawVerified
+  std::vector<float> sorted_;                                  // scratch of ChooseLengths
+  std::vector<model::SequenceInput> inputs_;                   // of the step
+  std::vector<float> logits_;                                  // of the step, on the host
+  std::vector<backend::TokenChance> chances_, draft_chances_;  // scratch of Choose
+  std::vector<backend::RankedToken> ranked_;                   // scratch of Scored
+  std::vector<std::int32_t> drawn_;       // of the step, by the device: draws of decode rows, then of prompts' ends
+  std::vector<std::int32_t> drawn_rows_;  // of the step: the row of each
+  std::vector<backend::SampleParams> drawn_params_;
 
   std::function<void()> on_done_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<StepJob> jobs_;  // guarded by mutex_, as the next two
-  std::deque<StepOutcome> outcomes_;
+  std::vector<Step> steps_;    // ring; a place belongs to whoever its step is with
+  std::int64_t enqueued_ = 0;  // steps so far; guarded by mutex_, as the next three
+  std::int64_t finished_ = 0;
+  std::int64_t taken_ = 0;
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -25,9 +25,9 @@ backend::SampleParams ParamsOf(const StepJob::Draw& draw, Position position) {
 
 }  // namespace
 
-GeneratedToken Scored(std::span<const float> logits, TokenId id, int top) {
+GeneratedToken Executor::Scored(std::span<const float> logits, TokenId id, int top) {
   GeneratedToken token{.id = id, .logprob = backend::LogProbability(logits, id), .alternatives = {}};
-  for (const backend::RankedToken& ranked : backend::TopTokens(logits, top)) {
+  for (const backend::RankedToken& ranked : backend::TopTokens(logits, top, ranked_)) {
     token.alternatives.push_back({.id = ranked.id, .logprob = ranked.logprob});
   }
   return token;
@@ -38,13 +38,16 @@ void Executor::StartHistories(const StepJob& job) {
     const StepJob::Draw& draw = job.draws[at];
     if (!draw.first) continue;
     const auto& constraint = draw.context->constraint;
-    histories_[job.plan.draws[at]] = {
-        .output = {}, .constraint = constraint == nullptr ? nullptr : constraint->Clone(), .ended = false};
+    History& history = histories_[job.plan.draws[at]];
+    history = {.output = {}, .constraint = constraint == nullptr ? nullptr : constraint->Clone(), .ended = false};
+    // Of all tokens at once, so that no step has to find memory for them; steps planned ahead may add a few.
+    history.output.reserve(static_cast<std::size_t>(draw.context->tokens_most + 4 * (kDraftTokensMax + 1)));
   }
 }
 
 Status Executor::PlanVerify(const StepJob& job) {
-  verifies_.assign(job.plan.decode.size(), {});
+  verifies_.resize(std::max(verifies_.size(), job.plan.decode.size()));
+  for (Verify& verify : verifies_) verify.Clear();
   asks_.clear();
   asking_.clear();
   survivals_.clear();
@@ -60,7 +63,8 @@ Status Executor::PlanVerify(const StepJob& job) {
     // step was planned before that was known.
     if (newest < rows.begin) history.ended = true;
     if (history.ended || newest >= rows.row_limit) continue;
-    verifies_[i] = {.tokens = {history.output.back()}, .begin = newest};
+    verifies_[i].tokens.push_back(history.output.back());
+    verifies_[i].begin = newest;
     const auto most = static_cast<int>(std::min<Position>(rows.rows, rows.row_limit - newest)) - 1;
     if (drafter_ == nullptr || most < 1) continue;
     if (planner_ && !planner_->Drafts(history.quench)) continue;
@@ -91,7 +95,7 @@ Status Executor::ProposeDrafts(const StepJob& job) {
   }
   draft_budget_ = budget;
   const auto begin = std::chrono::steady_clock::now();
-  ASSIGN_OR_RETURN(std::vector<Proposal> proposals, drafter_->Propose(asks_));
+  ASSIGN_OR_RETURN(const std::span<Proposal> proposals, drafter_->Propose(asks_));
   draft_us_ = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
   if (options_.speculation.alter) {
     for (std::size_t k = 0; k < asks_.size(); ++k) options_.speculation.alter(asks_[k], proposals[k]);
@@ -104,7 +108,7 @@ Status Executor::ProposeDrafts(const StepJob& job) {
     verify.drafted = static_cast<int>(tokens.size());
     const auto count = std::min(tokens.size(), static_cast<std::size_t>(lengths_[k]));
     verify.tokens.insert(verify.tokens.end(), tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count));
-    verify.confidences = std::move(proposals[k].confidences);
+    verify.confidences.assign(proposals[k].confidences.begin(), proposals[k].confidences.end());
     if (options_.speculation.mode == SpeculationMode::kRejection) verify.draft_logits = proposals[k].logits;
   }
   return {};
@@ -119,7 +123,7 @@ void Executor::KeepAsks(std::size_t count, std::size_t turn) {
   asking_.resize(count);
 }
 
-void Executor::ChooseLengths(int budget, std::vector<Proposal>& proposals) {
+void Executor::ChooseLengths(int budget, std::span<const Proposal> proposals) {
   const auto depth = static_cast<std::size_t>(options_.speculation.draft_tokens);
   survivals_.assign(proposals.size() * depth, 0);
   for (std::size_t k = 0; k < proposals.size(); ++k) {
@@ -129,7 +133,7 @@ void Executor::ChooseLengths(int budget, std::vector<Proposal>& proposals) {
     }
     sched::ToSurvivals(own);
   }
-  sched::ChooseRows(survivals_, static_cast<int>(depth), budget, lengths_);
+  sched::ChooseRows(survivals_, static_cast<int>(depth), budget, lengths_, sorted_);
 }
 
 void Executor::ReportStep(const StepJob& job, double forward_us, double sampler_us, StepOutcome& outcome) {
@@ -170,8 +174,9 @@ void Executor::StartMasks(const StepJob& job) {
     const History& history = histories_[job.plan.draws[at]];
     if (history.constraint == nullptr || history.ended) continue;
     // Draws of decoding sequences come first, in the order of plan.decode.
-    const auto drafts = at < verifies_.size() ? verifies_[at].drafts() : std::span<const TokenId>();
-    if (at < verifies_.size() && verifies_[at].tokens.empty()) continue;
+    const bool decodes = at < job.plan.decode.size();
+    const auto drafts = decodes ? verifies_[at].drafts() : std::span<const TokenId>();
+    if (decodes && verifies_[at].tokens.empty()) continue;
     mask_of_[at] = static_cast<int>(mask_jobs_.size());
     mask_jobs_.push_back({.constraint = history.constraint.get(), .drafts = drafts, .masks = {}, .status = {}});
     masks += 1 + drafts.size();
@@ -186,33 +191,76 @@ void Executor::StartMasks(const StepJob& job) {
   mask_worker_.Start(mask_jobs_);
 }
 
+bool Executor::DrawsOnDevice(const StepJob& job) const {
+  if (!loaded_.backend().draws() || options_.speculation.mode == SpeculationMode::kRejection) return false;
+  const auto plain = [](const StepJob::Draw& draw) {
+    const DrawContext& c = *draw.context;
+    return c.constraint == nullptr && c.banned_words.empty() && !HasRules(c.rules) && c.min_tokens == 0 &&
+           c.sampling.top_logprobs < 0;
+  };
+  return std::ranges::all_of(job.draws, plain);
+}
+
+Status Executor::DrawOnDevice(const StepJob& job, const float* logits) {
+  drawn_rows_.clear();
+  drawn_params_.clear();
+  std::int32_t row = 0;
+  for (std::size_t i = 0; i < job.plan.decode.size(); ++i) {
+    const StepJob::Draw& draw = job.draws[static_cast<std::size_t>(job.plan.decode[i].first_draw)];
+    for (std::size_t j = 0; j < verifies_[i].tokens.size(); ++j) {
+      drawn_rows_.push_back(row++);
+      drawn_params_.push_back(ParamsOf(draw, verifies_[i].begin + static_cast<Position>(j) + 1));
+    }
+  }
+  for (const sched::SequenceRows& rows : job.plan.prefill) {
+    if (rows.draws == 0) continue;
+    for (int i = 0; i < rows.draws; ++i) {
+      drawn_rows_.push_back(row);
+      drawn_params_.push_back(ParamsOf(job.draws[static_cast<std::size_t>(rows.first_draw + i)], rows.end()));
+    }
+    ++row;
+  }
+  drawn_.resize(drawn_rows_.size());
+  return loaded_.backend().Draw({.count = static_cast<int>(drawn_rows_.size()),
+                                 .vocab = loaded_.config().vocab_size,
+                                 .logits = logits,
+                                 .row_list = drawn_rows_.data(),
+                                 .params = drawn_params_.data(),
+                                 .tokens = drawn_.data()});
+}
+
 Status Executor::DrawAll(const StepJob& job, const std::vector<float>& logits, StepOutcome& outcome) {
   const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
   outcome.done.draws.resize(job.plan.draws.size());
   outcome.drafts.resize(job.plan.draws.size());
   std::size_t row = 0;
+  const auto logits_of = [&](std::size_t first, std::size_t count) {
+    return logits.empty() ? std::span<const float>() : std::span(logits).subspan(first * vocab, count * vocab);
+  };
   for (std::size_t i = 0; i < job.plan.decode.size(); ++i) {
     const std::size_t rows = verifies_[i].tokens.size();
-    RETURN_IF_ERROR(DrawVerified(job, i, std::span(logits).subspan(row * vocab, rows * vocab), outcome));
+    RETURN_IF_ERROR(DrawVerified(job, i, logits_of(row, rows), row, outcome));
     row += rows;
   }
+  std::size_t draw_number = row;  // in drawn_
   for (const sched::SequenceRows& rows : job.plan.prefill) {
     if (rows.draws == 0) continue;
-    const std::span<const float> row_logits = std::span(logits).subspan(row++ * vocab, vocab);
+    const std::span<const float> row_logits = logits_of(row++, 1);
     for (int i = 0; i < rows.draws; ++i) {
       const auto at = static_cast<std::size_t>(rows.first_draw + i);
       sched::DrawResult& result = outcome.done.draws[at];
       result = {
           .sequence = job.plan.draws[at], .first = static_cast<int>(outcome.tokens.size()), .count = 1, .stop = false};
-      result.stop = DrawInto(job.draws[at], {.at = at, .row = 0, .position = rows.end(), .logits = row_logits},
-                             histories_.at(job.plan.draws[at]), outcome);
+      RowDraw draw{.at = at, .row = 0, .position = rows.end(), .logits = row_logits};
+      if (!drawn_.empty()) draw.drawn = drawn_[draw_number++];
+      result.stop = DrawInto(job.draws[at], draw, histories_.at(job.plan.draws[at]), outcome);
     }
   }
   return {};
 }
 
 Status Executor::DrawVerified(const StepJob& job, std::size_t decode, std::span<const float> logits,
-                              StepOutcome& outcome) {
+                              std::size_t first_draw, StepOutcome& outcome) {
   const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
   const sched::SequenceRows& rows = job.plan.decode[decode];
   const Verify& verify = verifies_[decode];
@@ -238,7 +286,8 @@ Status Executor::DrawVerified(const StepJob& job, std::size_t decode, std::span<
     RowDraw row{.at = at,
                 .row = i,
                 .position = verify.begin + static_cast<Position>(i) + 1,
-                .logits = logits.subspan(i * vocab, vocab)};
+                .logits = logits.empty() ? logits : logits.subspan(i * vocab, vocab)};
+    if (!drawn_.empty()) row.drawn = drawn_[first_draw + i];
     if (i < drafts.size()) {
       row.draft = drafts[i];
       if (!draft_logits.empty()) row.draft_logits = draft_logits.subspan(i * vocab, vocab);
@@ -285,20 +334,21 @@ std::span<const float> Executor::ChangedLogits(const StepJob::Draw& draw, const 
     const std::size_t words = MaskWords(loaded_.config().vocab_size);
     ApplyMask(mask_jobs_[static_cast<std::size_t>(mask)].masks.subspan(row.row * words, words), changed_);
   }
-  context.banned_words.Apply(output, changed_);
+  context.banned_words.Apply(output, changed_, tail_);
   const std::span<const TokenId> stops = early ? std::span(context.stop_ids) : std::span<const TokenId>();
-  ApplyRules(context.rules, context.prompt, output, stops, changed_);
+  ApplyRules(context.rules, context.prompt, output, stops, changed_, counts_);
   return changed_;
 }
 
-std::optional<TokenId> Executor::Choose(const StepJob::Draw& draw, const RowDraw& row,
-                                        std::span<const float> logits) const {
+std::optional<TokenId> Executor::Choose(const StepJob::Draw& draw, const RowDraw& row, std::span<const float> logits) {
   const backend::SampleParams params = ParamsOf(draw, row.position);
   if (row.forced) return row.draft;
-  if (row.draft_logits.empty()) return backend::SampleRow(logits, params);
-  const std::vector<backend::TokenChance> target = backend::SampleChances(logits, params);
+  if (row.drawn) return *row.drawn < 0 ? std::nullopt : row.drawn;
+  if (row.draft_logits.empty()) return backend::SampleRow(logits, params, chances_);
+  const std::span<const backend::TokenChance> target = backend::SampleChances(logits, params, chances_);
   if (target.empty()) return std::nullopt;
-  return AcceptOrRedraw(target, backend::SampleChances(row.draft_logits, params), *row.draft, params).id;
+  return AcceptOrRedraw(target, backend::SampleChances(row.draft_logits, params, draft_chances_), *row.draft, params)
+      .id;
 }
 
 Result<GeneratedToken> Executor::DrawOne(const StepJob::Draw& draw, const RowDraw& row, const History& history) {
@@ -309,7 +359,8 @@ Result<GeneratedToken> Executor::DrawOne(const StepJob::Draw& draw, const RowDra
     if (wanted == mask.filled) RETURN_IF_ERROR(mask.status);
     CHECK(wanted < mask.filled) << "row " << wanted << " has no mask behind a draft that was drawn";
   }
-  const std::optional<TokenId> id = Choose(draw, row, ChangedLogits(draw, row, history.output));
+  const std::optional<TokenId> id =
+      Choose(draw, row, row.drawn ? std::span<const float>() : ChangedLogits(draw, row, history.output));
   if (!id) {
     return Err(ErrorCode::kInternal,
                fmt::format("no token can follow position {}: every logit is minus infinity or NaN", row.position - 1));

@@ -10,17 +10,12 @@
 #include <limits>
 #include <mutex>
 
+#include "galley/base/range.h"
 #include "galley/engine/engine.h"
 #include "galley/engine/token_check.h"
 
 namespace galley::engine {
 namespace {
-
-Status CheckRange(std::string_view field, double value, double low, double high, bool low_open = false) {
-  if (value >= low && value <= high && !(low_open && value == low)) return {};  // NaN fails every comparison
-  return Err(ErrorCode::kInvalidArgument,
-             fmt::format("{} is outside {}{}, {}]", value, low_open ? "(" : "[", low, high), std::string(field));
-}
 
 using Clock = std::chrono::steady_clock;
 
@@ -142,9 +137,9 @@ Result<GenerateResult> EngineGenerator::Generate(const GenerateRequest& request)
 }  // namespace
 
 Status SamplingParams::Validate() const {
-  RETURN_IF_ERROR(CheckRange("temperature", temperature, 0, 100));
-  RETURN_IF_ERROR(CheckRange("top-p", top_p, 0, 1, /*low_open=*/true));
-  RETURN_IF_ERROR(CheckRange("min-p", min_p, 0, 1));
+  RETURN_IF_ERROR(CheckRealRange("temperature", temperature, 0, 100));
+  RETURN_IF_ERROR(CheckRealRange("top-p", top_p, 0, 1, /*low_open=*/true));
+  RETURN_IF_ERROR(CheckRealRange("min-p", min_p, 0, 1));
   RETURN_IF_ERROR(CheckRange("top-k", top_k, 0, 1 << 30));
   constexpr auto kSeedMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   if (seed > kSeedMax) {
@@ -162,6 +157,7 @@ Result<std::unique_ptr<Generator>> Generator::Create(const GeneratorOptions& opt
   engine.backend = options.backend;
   engine.isa = options.isa;
   engine.expert_memory = options.expert_memory;
+  engine.cuda_graphs = options.cuda_graphs;
   engine.threads = options.threads;
   engine.max_seq_len = options.max_seq_len;
   engine.max_seqs = 1;

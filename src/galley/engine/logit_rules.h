@@ -16,8 +16,11 @@ namespace galley::engine {
 // Whether ApplyRules would change anything.
 [[nodiscard]] bool HasRules(const LogitRules& rules);
 
+// Scratch of ApplyRules, [vocab_size] once it has been used: all zero before and after.
+using TokenCounts = std::vector<int>;
+
 // `banned_stop_ids`: stop ids while fewer than min_tokens have been drawn, else empty.
 void ApplyRules(const LogitRules& rules, std::span<const TokenId> prompt, std::span<const TokenId> output,
-                std::span<const TokenId> banned_stop_ids, std::span<float> logits);
+                std::span<const TokenId> banned_stop_ids, std::span<float> logits, TokenCounts& counts);
 
 }  // namespace galley::engine

@@ -13,7 +13,9 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 std::vector<float> Applied(const LogitRules& rules, std::vector<float> logits, std::vector<TokenId> prompt = {},
                            std::vector<TokenId> output = {}, std::vector<TokenId> banned = {}) {
-  ApplyRules(rules, prompt, output, banned, logits);
+  TokenCounts counts;
+  ApplyRules(rules, prompt, output, banned, logits, counts);
+  EXPECT_EQ(counts, TokenCounts(logits.size())) << "the scratch is not as the next row needs it";
   return logits;
 }
 
@@ -21,6 +23,7 @@ TEST(LogitRules, BansAllowsAndBiases) {
   EXPECT_EQ(Applied({.allowed_ids = {0, 2}, .banned_ids = {2}}, {1, 2, 3}), (std::vector<float>{1, -kInf, -kInf}));
   EXPECT_EQ(Applied({.bias = {{1, -0.5f}, {2, 4}}}, {1, 2, 3}), (std::vector<float>{1, 1.5f, 7}));
   EXPECT_EQ(Applied({}, {1, 2, 3}, {}, {}, {0}), (std::vector<float>{-kInf, 2, 3}));
+  EXPECT_EQ(Applied({.allowed_ids = {0, 0, 1}}, {1, 2, 3}), (std::vector<float>{1, 2, -kInf}));
   EXPECT_EQ(Applied({.bias = {{0, 100}}, .banned_ids = {0}}, {1, 2}), (std::vector<float>{-kInf, 2}));
 }
 

@@ -19,11 +19,23 @@ constexpr std::pair<std::string_view, SpeculationMode> kModes[] = {
     {"rejection", SpeculationMode::kRejection},
 };
 
+// One for each sequence that may run, with room for a whole draft.
+std::vector<Proposal> EmptyProposals(LoadedModel& loaded) {
+  std::vector<Proposal> proposals(static_cast<std::size_t>(loaded.model().options().sequences_max));
+  for (Proposal& proposal : proposals) {
+    proposal.tokens.reserve(kDraftTokensMax);
+    proposal.confidences.reserve(kDraftTokensMax);
+  }
+  return proposals;
+}
+
 class HeadDrafter final : public Drafter {
  public:
-  explicit HeadDrafter(LoadedModel& loaded) : loaded_(loaded) {}
+  explicit HeadDrafter(LoadedModel& loaded) : loaded_(loaded), proposals_(EmptyProposals(loaded)) {
+    inputs_.reserve(proposals_.size());
+  }
 
-  [[nodiscard]] Result<std::vector<Proposal>> Propose(std::span<const DraftAsk> asks) override {
+  [[nodiscard]] Result<std::span<Proposal>> Propose(std::span<const DraftAsk> asks) override {
     inputs_.clear();
     for (const DraftAsk& ask : asks) {
       inputs_.push_back({.slot = ask.slot,
@@ -32,35 +44,40 @@ class HeadDrafter final : public Drafter {
                          .decoder_floor = ask.decoder_floor,
                          .sampling = ask.sampling});
     }
-    ASSIGN_OR_RETURN(std::vector<model::Draft> drafts, loaded_.model().Drafts(inputs_, loaded_.state()));
-    std::vector<Proposal> proposals(asks.size());
+    ASSIGN_OR_RETURN(const std::span<const model::Draft> drafts, loaded_.model().Drafts(inputs_, loaded_.state()));
+    CHECK(asks.size() <= proposals_.size()) << asks.size() << " sequences ask for drafts";
     for (std::size_t i = 0; i < asks.size(); ++i) {
-      const auto count = std::min(drafts[i].tokens.size(), static_cast<std::size_t>(asks[i].most));
-      drafts[i].tokens.resize(count);
-      drafts[i].confidences.resize(count);
-      proposals[i] = {.tokens = std::move(drafts[i].tokens),
-                      .confidences = std::move(drafts[i].confidences),
-                      .logits = drafts[i].logits};
+      const auto count =
+          static_cast<std::ptrdiff_t>(std::min(drafts[i].tokens.size(), static_cast<std::size_t>(asks[i].most)));
+      proposals_[i].tokens.assign(drafts[i].tokens.begin(), drafts[i].tokens.begin() + count);
+      proposals_[i].confidences.assign(drafts[i].confidences.begin(), drafts[i].confidences.begin() + count);
+      proposals_[i].logits = drafts[i].logits;
     }
-    return proposals;
+    return std::span(proposals_).first(asks.size());
   }
 
  private:
   LoadedModel& loaded_;
   std::vector<model::DraftInput> inputs_;
+  std::vector<Proposal> proposals_;
 };
 
 class NgramDrafter final : public Drafter {
  public:
-  [[nodiscard]] Result<std::vector<Proposal>> Propose(std::span<const DraftAsk> asks) override {
-    std::vector<Proposal> proposals;
-    for (const DraftAsk& ask : asks) {
-      Proposal& proposal = proposals.emplace_back();
-      proposal.tokens = LookUpContinuation(ask.prompt, ask.output, ask.most);
+  explicit NgramDrafter(LoadedModel& loaded) : proposals_(EmptyProposals(loaded)) {}
+
+  [[nodiscard]] Result<std::span<Proposal>> Propose(std::span<const DraftAsk> asks) override {
+    CHECK(asks.size() <= proposals_.size()) << asks.size() << " sequences ask for drafts";
+    for (std::size_t i = 0; i < asks.size(); ++i) {
+      Proposal& proposal = proposals_[i];
+      (void)LookUpContinuation(asks[i].prompt, asks[i].output, asks[i].most, proposal.tokens);
       proposal.confidences.assign(proposal.tokens.size(), 0.0f);  // even chances: a match says no more
     }
-    return proposals;
+    return std::span(proposals_).first(asks.size());
   }
+
+ private:
+  std::vector<Proposal> proposals_;
 };
 
 // Tokens of prompt and output as one sequence.
@@ -132,7 +149,7 @@ std::unique_ptr<Drafter> MakeDrafter(SpeculationMode mode, LoadedModel& loaded) 
     case SpeculationMode::kRejection:
       return std::make_unique<HeadDrafter>(loaded);
     case SpeculationMode::kNgram:
-      return std::make_unique<NgramDrafter>();
+      return std::make_unique<NgramDrafter>(loaded);
     case SpeculationMode::kAuto:
     case SpeculationMode::kOff:
       break;
@@ -140,7 +157,8 @@ std::unique_ptr<Drafter> MakeDrafter(SpeculationMode mode, LoadedModel& loaded) 
   return nullptr;
 }
 
-std::vector<TokenId> LookUpContinuation(std::span<const TokenId> prompt, std::span<const TokenId> output, int most) {
+std::span<const TokenId> LookUpContinuation(std::span<const TokenId> prompt, std::span<const TokenId> output, int most,
+                                            std::vector<TokenId>& scratch) {
   constexpr std::size_t kLongest = 3;
   const Joined all{prompt, output};
   const std::size_t size = all.size(), first = size > kNgramLookBack ? size - kNgramLookBack : 0;
@@ -154,7 +172,8 @@ std::vector<TokenId> LookUpContinuation(std::span<const TokenId> prompt, std::sp
       best_length = length;
     }
   }
-  std::vector<TokenId> tokens;
+  std::vector<TokenId>& tokens = scratch;
+  tokens.clear();
   if (best_length == 0) return tokens;
   // Behind the newest token the copy goes on with itself, as a loop would.
   for (std::size_t i = best; tokens.size() < static_cast<std::size_t>(most); ++i) {

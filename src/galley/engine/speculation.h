@@ -96,18 +96,19 @@ struct Proposal {
 class Drafter {
  public:
   virtual ~Drafter() = default;
-  // One proposal for each, in their order. Errors: kDevice.
-  [[nodiscard]] virtual Result<std::vector<Proposal>> Propose(std::span<const DraftAsk> asks) = 0;
+  // One proposal for each, in their order, valid until the next call. Errors: kDevice.
+  [[nodiscard]] virtual Result<std::span<Proposal>> Propose(std::span<const DraftAsk> asks) = 0;
 };
 
 // Null for kOff. `loaded` must outlive it.
 [[nodiscard]] std::unique_ptr<Drafter> MakeDrafter(SpeculationMode mode, LoadedModel& loaded);
 
 // Drafts by prompt lookup: what followed the latest earlier occurrence of the longest suffix of three, two or one
-// tokens, within the last kNgramLookBack. Pure.
+// tokens, within the last kNgramLookBack. Lies in `scratch`. Pure.
 inline constexpr std::size_t kNgramLookBack = 8192;
-[[nodiscard]] std::vector<TokenId> LookUpContinuation(std::span<const TokenId> prompt, std::span<const TokenId> output,
-                                                      int most);
+[[nodiscard]] std::span<const TokenId> LookUpContinuation(std::span<const TokenId> prompt,
+                                                          std::span<const TokenId> output, int most,
+                                                          std::vector<TokenId>& scratch);
 
 // Classic rejection sampling of one draft: keeps it with chance min(1, target / draft), else draws from what the target
 // has in excess. The distribution of the result is the target's. Noise is that of params.seed at params.position.

@@ -128,9 +128,10 @@ class DsmlEmitter {
       answer.error().pointer = "/otherwise/spec" + answer.error().pointer;
       return answer;
     }
+    // The model is used to an empty line before its calls.
     Node split;
     split.kind = Node::Kind::kSplit;
-    split.outs = {block, *answer};
+    split.outs = {block, Text("\n\n", block), *answer};
     return program_.AddNode(std::move(split));
   }
 

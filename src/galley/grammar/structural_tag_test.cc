@@ -87,6 +87,8 @@ TEST(Dsml, WithAResponseFormatTheAnswerIsACallOrOfThatForm) {
   const std::string schema = R"({"kind":"json_schema","spec":{"type":"integer"}})";
   EXPECT_TRUE(judge(schema, "12"));
   EXPECT_TRUE(judge(schema, call));
+  EXPECT_TRUE(judge(schema, "\n\n" + call)) << "as the model was trained to write it";
+  EXPECT_FALSE(judge(schema, "\n" + call));
   EXPECT_FALSE(judge(schema, "twelve"));
   EXPECT_FALSE(judge(schema, "12" + call));
   const std::string regex = R"({"kind":"regex","spec":"[a-z]+!"})";

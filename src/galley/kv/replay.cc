@@ -1,23 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "galley/kv/replay.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 
 #include "galley/base/check.h"
+#include "galley/base/range.h"
 
 namespace galley::kv {
 namespace {
 
 constexpr std::array<std::string_view, 4> kKindLabels = {"cold", "bounded", "exact", "snapshot"};
-
-Status CheckRange(std::string_view field, int value, int least, int most) {
-  if (value >= least && value <= most) return {};
-  return Err(ErrorCode::kInvalidArgument, fmt::format("is {}; must be {} to {}", value, least, most),
-             std::string(field));
-}
 
 Position TailStart(const ReplaySpec& spec, const PromptFacts& facts) {
   return spec.truncates() && !facts.all_rows ? std::max<Position>(0, facts.length - spec.keep) : 0;

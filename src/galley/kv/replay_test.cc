@@ -309,7 +309,7 @@ TEST(Replay, ChunkedAndWholeTruncationRunTheSameRows) {
 TEST(Replay, ValidateNamesFieldValueAndLimit) {
   ReplaySpec spec = kFlash;
   spec.keep = 100;
-  EXPECT_EQ(spec.Validate().error().ToString(), "keep: is 100; must be 128 to 1048576");
+  EXPECT_EQ(spec.Validate().error().ToString(), "keep: 100 is outside 128 … 1048576");
   spec = kFlash;
   spec.encoder_layers = 41;
   EXPECT_EQ(spec.Validate().error().where, "encoder_layers");

@@ -21,6 +21,7 @@ class Headers {
   Headers(std::initializer_list<Field> fields) : fields_(fields) {}
 
   void Add(std::string name, std::string value) { fields_.emplace_back(std::move(name), std::move(value)); }
+  void Append(const Headers& more) { fields_.insert(fields_.end(), more.fields_.begin(), more.fields_.end()); }
   // Replaces every field of that name by one.
   void Set(std::string_view name, std::string value);
   // The first value, or nullopt.

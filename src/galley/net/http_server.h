@@ -30,7 +30,7 @@ struct ServerOptions {
   // "127.0.0.1:8000", "[::1]:0", "localhost:8000" (the first address of the name), "unix:/run/galley.sock". Port 0 lets
   // the system choose.
   std::vector<std::string> listen = {"127.0.0.1:8000"};
-  TlsFiles tls;  // both empty: plain HTTP. Not used on unix sockets.
+  TlsFiles tls{};  // both empty: plain HTTP. Not used on unix sockets.
   int io_threads = 1;
   int handler_threads = 2;  // 0 runs the handler on the I/O thread, which suits only handlers that never wait
 
@@ -55,7 +55,7 @@ struct ServerOptions {
 
   // Origins that browsers may call from ("https://chat.example.org"); "*" is all. A page that the server itself
   // delivered may always call.
-  std::vector<std::string> cors_origins;
+  std::vector<std::string> cors_origins{};
 
   [[nodiscard]] Status Validate() const;
 };

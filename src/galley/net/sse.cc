@@ -5,9 +5,7 @@
 
 namespace galley::net {
 
-std::string FormatSse(std::string_view event, std::string_view data) {
-  std::string out;
-  out.reserve(event.size() + data.size() + 24);
+void AppendSse(std::string& out, std::string_view event, std::string_view data) {
   if (!event.empty()) out.append("event: ").append(event).append("\n");
   for (;;) {
     const std::size_t end = data.find_first_of("\r\n");
@@ -15,7 +13,13 @@ std::string FormatSse(std::string_view event, std::string_view data) {
     if (end == std::string_view::npos) break;
     data.remove_prefix(end + (data.substr(end, 2) == "\r\n" ? 2 : 1));
   }
-  return out.append("\n");
+  out += '\n';
+}
+
+std::string FormatSse(std::string_view event, std::string_view data) {
+  std::string out;
+  AppendSse(out, event, data);
+  return out;
 }
 
 void SseParser::Feed(std::string_view bytes) {

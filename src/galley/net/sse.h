@@ -19,7 +19,10 @@ struct SseEvent {
   bool operator==(const SseEvent&) const = default;
 };
 
-// "event: …", one "data: …" for each line of `data`, an empty line. `event` holds no line break.
+// Adds "event: …" unless `event` is empty, one "data: …" for each line of `data`, an empty line. `event` holds no line
+// break.
+void AppendSse(std::string& out, std::string_view event, std::string_view data);
+// The same as a string of its own.
 [[nodiscard]] std::string FormatSse(std::string_view event, std::string_view data);
 
 class SseParser {

@@ -40,11 +40,19 @@ struct AnswerOptions {
 // Call ids as the hosted API makes them, reproducible from a seed: "call_00_", 20 letters and digits, 4 digits.
 [[nodiscard]] std::function<std::string(int, bool)> SeededCallIds(std::uint64_t seed);
 
+// A token of an echoed prompt with its log probability; the first of a prompt has nothing before it and so none.
+struct PromptToken {
+  std::string bytes;
+  std::optional<double> logprob{};
+  std::vector<AlternativeLogprob> top{};  // most likely first
+};
+
 // What is known when the engine has taken the prompt.
 struct ReadyInfo {
   std::int64_t prompt_tokens = 0;
   std::int64_t cached_tokens = 0;
   std::optional<std::string> fingerprint{};
+  std::vector<PromptToken> echo{};  // Completions with echo and logprobs: the tokens of the text that is echoed
 };
 
 struct AnswerUsage {

@@ -172,10 +172,20 @@ class CompletionsWriter : public AnswerWriter {
     if (!request_.echo_prompt) return;
     const Prompt& prompt = request_.raw_prompt;
     const std::size_t begin = prompt.special.empty() ? 0 : prompt.special.front().end;
-    Add({OutputKind::kContent, prompt.text.substr(begin)}, out);
+    Json logprobs;
+    if (request_.inference.logprobs && !ready.echo.empty()) logprobs = Logprobs(ready.echo);
+    Add(prompt.text.substr(begin), std::move(logprobs), out);
   }
 
-  void Event(const OutputEvent& event, std::vector<AnswerEvent>& out) override { Add(event, out); }
+  void Event(const OutputEvent& event, std::vector<AnswerEvent>& out) override {
+    Json logprobs;
+    if (request_.inference.logprobs && !event.logprobs.empty()) {
+      std::vector<PromptToken> tokens;
+      for (const Logprob& entry : event.logprobs) tokens.push_back({entry.bytes, entry.logprob, entry.top});
+      logprobs = Logprobs(tokens);
+    }
+    Add(event.text, std::move(logprobs), out);
+  }
 
   void End(const OutputResult& result, const AnswerUsage& usage, std::vector<AnswerEvent>& out) override {
     finish_ = FinishName(result);
@@ -190,12 +200,10 @@ class CompletionsWriter : public AnswerWriter {
   [[nodiscard]] Json Response() const override { return Row(text_, logprobs_, Json(finish_), usage_); }
 
  private:
-  void Add(const OutputEvent& event, std::vector<AnswerEvent>& out) {
-    Json logprobs;
-    if (request_.inference.logprobs && !event.logprobs.empty()) logprobs = Logprobs(event.logprobs);
-    text_ += event.text;
+  void Add(std::string_view text, Json logprobs, std::vector<AnswerEvent>& out) {
+    text_ += text;
     const bool says_null = request_.include_usage;
-    Json row = Row(event.text, logprobs, Json(), Json());
+    Json row = Row(text, logprobs, Json(), Json());
     if (says_null) row.Set("usage", Json());
     out.push_back({"", std::move(row)});
     if (!logprobs.is_null()) {
@@ -210,17 +218,17 @@ class CompletionsWriter : public AnswerWriter {
   }
 
   // Offsets are bytes into the whole text of the choice.
-  Json Logprobs(const std::vector<Logprob>& entries) const {
+  Json Logprobs(const std::vector<PromptToken>& entries) const {
     const std::size_t wanted = request_.inference.top_logprobs.value_or(0);
     Json tokens(Json::Array{}), values(Json::Array{}), tops(Json::Array{}), offsets(Json::Array{});
     std::size_t offset = text_.size();
-    for (const Logprob& entry : entries) {
+    for (const PromptToken& entry : entries) {
       tokens.Push(Json(TokenText(entry.bytes)));
-      values.Push(Json(entry.logprob));
+      values.Push(entry.logprob ? Json(*entry.logprob) : Json());
       Json top(Json::Object{});
       for (std::size_t i = 0; i < entry.top.size() && i < wanted; ++i)
         top.Set(TokenText(entry.top[i].bytes), entry.top[i].logprob);
-      tops.Push(std::move(top));
+      tops.Push(entry.logprob ? std::move(top) : Json());
       offsets.Push(Json(std::uint64_t{offset}));
       offset += entry.bytes.size();
     }

@@ -112,14 +112,4 @@ std::string AnswerCodecLine(std::string_view line, const CodecServeOptions& opti
   return DumpJson(row ? RunCodecCase(*row, options) : BrokenLine(line, row.error()));
 }
 
-Status CodecServe(std::istream& in, std::ostream& out, const CodecServeOptions& options) {
-  std::string line;
-  while (std::getline(in, line)) {
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    out << AnswerCodecLine(line, options) << '\n' << std::flush;
-    if (!out) return Err(ErrorCode::kIo, "writing a result failed");
-  }
-  return {};
-}
-
 }  // namespace galley::protocol

@@ -5,8 +5,6 @@
 // call ids are replaced as they are in the vectors.
 #pragma once
 
-#include <istream>
-#include <ostream>
 #include <string>
 #include <string_view>
 
@@ -28,9 +26,5 @@ struct CodecServeOptions {
 // The answer to one line, without its end. A line that is not JSON gives {"error"}, with what can be read of file and
 // id.
 [[nodiscard]] std::string AnswerCodecLine(std::string_view line, const CodecServeOptions& options);
-
-// Answers every non-empty line of `in` with one line on `out`, in order, until the end of the input. kIo when `out`
-// fails.
-[[nodiscard]] Status CodecServe(std::istream& in, std::ostream& out, const CodecServeOptions& options);
 
 }  // namespace galley::protocol

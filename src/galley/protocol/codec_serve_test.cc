@@ -8,7 +8,6 @@
 #include <iostream>
 #include <map>
 #include <set>
-#include <sstream>
 
 #include "galley/protocol/vectors_for_test.h"
 
@@ -73,14 +72,11 @@ struct Count {
 
 // The results of `rows`, sent through the filter as `file`.
 std::vector<Json> Serve(const std::string& file, const std::vector<Json>& rows) {
-  std::stringstream in, out;
-  for (Json row : rows) in << DumpJson(row.Set("file", file)) << '\n';
-  EXPECT_TRUE(CodecServe(in, out, {SharedTokenizer()}).has_value());
   std::vector<Json> results;
-  for (std::string line; std::getline(out, line);)
+  for (Json row : rows) {
+    const std::string line = AnswerCodecLine(DumpJson(row.Set("file", file)), {SharedTokenizer()});
     results.push_back(ParseJson(line, {.depth_max = 1000}).value_or(Json(line)));
-  EXPECT_EQ(results.size(), rows.size());
-  results.resize(rows.size());
+  }
   return results;
 }
 
@@ -165,16 +161,11 @@ TEST(CodecServe, MatchesEveryNumberAndImageVector) {
 }
 
 TEST(CodecServe, AnswersLineByLineAndSaysWhatItCannotRead) {
-  std::istringstream in(
-      "{\"file\":\"numbers.jsonl\",\"id\":\"a\",\"json\":\"1e-5\"}\n\nnot json\n{\"file\":\"x\",\"id\":\"b\"}\n");
-  std::ostringstream out;
-  ASSERT_TRUE(CodecServe(in, out, {}).has_value());
-  EXPECT_EQ(
-      out.str(),
-      "{\"file\":\"numbers.jsonl\",\"id\":\"a\",\"json\":\"1e-5\",\"string\":false,\"text\":\"1e-05\",\"text_v4\":\"0."
-      "00001\"}\n"
-      "{\"error\":\"not JSON: not a JSON value\"}\n"
-      "{\"file\":\"x\",\"id\":\"b\",\"error\":\"file `x` is not one of render, stream, numbers, images, tokenize\"}\n");
+  EXPECT_EQ(AnswerCodecLine(R"({"file":"numbers.jsonl","id":"a","json":"1e-5"})", {}),
+            R"({"file":"numbers.jsonl","id":"a","json":"1e-5","string":false,"text":"1e-05","text_v4":"0.00001"})");
+  EXPECT_EQ(AnswerCodecLine("not json", {}), R"({"error":"not JSON: not a JSON value"})");
+  EXPECT_EQ(AnswerCodecLine(R"({"file":"x","id":"b"})", {}),
+            R"({"file":"x","id":"b","error":"file `x` is not one of render, stream, numbers, images, tokenize"})");
 }
 
 }  // namespace

@@ -35,6 +35,16 @@ std::string_view StateLabel(const State& state) {
   return kStateLabels[state.index()];
 }
 
+void StepPlan::Reserve(int slots, int rows) {
+  const auto most = static_cast<std::size_t>(slots);
+  decode.reserve(most);
+  prefill.reserve(static_cast<std::size_t>(std::min(slots, rows)));
+  draws.reserve(most);
+  tables.reserve(most);
+  // Rows that follow each other cross one block border more, at most, than they fill blocks.
+  blocks.reserve(most + static_cast<std::size_t>(rows / kv::kBlockTokens));
+}
+
 void StepPlan::Reset(StepId step) {
   id = step;
   ops.clear();
@@ -62,6 +72,9 @@ Scheduler::Scheduler(const SchedulerOptions& options)
   decoding_.reserve(static_cast<std::size_t>(options.slots));
   ready_.reserve(static_cast<std::size_t>(options.slots));
   needy_.reserve(static_cast<std::size_t>(options.slots));
+  for (StepPlan& plan : plans_) plan.Reserve(options.slots, options.step_rows_max);
+  outputs_.tokens.reserve(static_cast<std::size_t>(options.slots));
+  outputs_.token_ids.reserve(static_cast<std::size_t>(options.slots) * static_cast<std::size_t>(1 + options.drafts));
 }
 
 Scheduler::~Scheduler() {

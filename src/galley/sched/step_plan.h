@@ -75,6 +75,8 @@ struct StepPlan {
   TimeUs predicted_us = 0;
 
   [[nodiscard]] bool empty() const { return ops.empty() && decode.empty() && prefill.empty(); }
+  // Room for any step of so many sequences and rows, but for tables of prefixes that are found.
+  void Reserve(int slots, int rows);
   void Reset(StepId step);
 };
 

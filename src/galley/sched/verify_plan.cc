@@ -124,16 +124,17 @@ VerifyBudget PlanBudget(const SurvivalCurve& curve, int sequences, int drafting,
   return best;
 }
 
-void ChooseRows(std::span<const float> survivals, int per_sequence, int budget, std::span<int> lengths) {
+void ChooseRows(std::span<const float> survivals, int per_sequence, int budget, std::span<int> lengths,
+                std::vector<float>& scratch) {
   CHECK(survivals.size() == lengths.size() * kv::Idx(per_sequence)) << survivals.size() << " " << lengths.size();
   std::ranges::fill(lengths, 0);
   const auto total = static_cast<int>(survivals.size());
   const int taken = std::clamp(budget, 0, total);
   if (taken == 0) return;
   // The smallest survival that is taken; ties go to the front, so that every device chooses alike.
-  std::vector<float> sorted(survivals.begin(), survivals.end());
-  std::ranges::nth_element(sorted, sorted.begin() + taken - 1, std::greater<>());
-  const float least = sorted[kv::Idx(taken - 1)];
+  scratch.assign(survivals.begin(), survivals.end());
+  std::ranges::nth_element(scratch, scratch.begin() + taken - 1, std::greater<>());
+  const float least = scratch[kv::Idx(taken - 1)];
   int ties = taken - static_cast<int>(std::ranges::count_if(survivals, [&](float s) { return s > least; }));
   // A sequence's survivals do not grow, so what is taken of it is its front.
   for (int i = 0; i < total; ++i) {

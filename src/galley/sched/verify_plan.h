@@ -84,7 +84,8 @@ struct VerifyBudget {
 // Verify lengths: of all drafts those with the best survivals, `budget` of them or all. `survivals` has `per_sequence`
 // entries a sequence, none growing; equal ones are taken from the front. What the device does, as an oracle and for
 // backends that run on the host. `lengths` has one place a sequence.
-void ChooseRows(std::span<const float> survivals, int per_sequence, int budget, std::span<int> lengths);
+void ChooseRows(std::span<const float> survivals, int per_sequence, int budget, std::span<int> lengths,
+                std::vector<float>& scratch);
 
 struct VerifyOptions {
   int drafts = 5;  // proposed for a sequence, at most

@@ -15,6 +15,7 @@ class VerifyPlan : public testing::Test {
  protected:
   CostCurve curve_{{.base_us = 1000, .row_us = 100}};
   VerifyCost cost_{curve_, {.base_us = 50, .row_us = 10}};
+  std::vector<float> scratch;
 };
 
 TEST_F(VerifyPlan, SurvivalsAreRunningProducts) {
@@ -33,19 +34,19 @@ TEST_F(VerifyPlan, SurvivalsAreRunningProducts) {
 TEST_F(VerifyPlan, BestSurvivalsFirstWhateverTheSequence) {
   const float survivals[] = {0.9F, 0.8F, 0.1F, 0.5F, 0.4F, 0.3F, 0.95F, 0.2F, 0.1F};
   std::vector<int> lengths(3);
-  ChooseRows(survivals, 3, 4, lengths);  // 0.95, 0.9, 0.8, 0.5
+  ChooseRows(survivals, 3, 4, lengths, scratch);  // 0.95, 0.9, 0.8, 0.5
   EXPECT_EQ(lengths, (std::vector<int>{2, 1, 1}));
-  ChooseRows(survivals, 3, 0, lengths);
+  ChooseRows(survivals, 3, 0, lengths, scratch);
   EXPECT_EQ(lengths, (std::vector<int>{0, 0, 0}));
-  ChooseRows(survivals, 3, 100, lengths);
+  ChooseRows(survivals, 3, 100, lengths, scratch);
   EXPECT_EQ(lengths, (std::vector<int>{3, 3, 3}));
-  ChooseRows({}, 3, 5, {});
+  ChooseRows({}, 3, 5, {}, scratch);
 }
 
 TEST_F(VerifyPlan, TiesGoToTheFront) {
   const std::vector<float> equal(12, 0.5F);
   std::vector<int> lengths(4);
-  ChooseRows(equal, 3, 5, lengths);
+  ChooseRows(equal, 3, 5, lengths, scratch);
   EXPECT_EQ(lengths, (std::vector<int>{3, 2, 0, 0}));
 }
 
@@ -64,7 +65,7 @@ TEST_F(VerifyPlan, ChoosesTheBestForEveryBudget) {
     }
     std::vector<int> lengths(7);
     const int budget = static_cast<int>(random() % 36);
-    ChooseRows(survivals, 5, budget, lengths);
+    ChooseRows(survivals, 5, budget, lengths, scratch);
     EXPECT_EQ(std::accumulate(lengths.begin(), lengths.end(), 0), budget);
     float least_in = 1, most_out = 0;
     for (std::size_t i = 0; i < survivals.size(); ++i) {

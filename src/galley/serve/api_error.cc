@@ -48,7 +48,7 @@ ApiError FromError(const protocol::RequestError& error) {
   return {.status = 400, .message = error.message};
 }
 
-Response ErrorResponse(const ApiError& error, ErrorStyle style, std::string_view request_id) {
+net::HttpResponse ErrorResponse(const ApiError& error, ErrorStyle style, std::string_view request_id) {
   const StatusRow& row = RowOf(error.status);
   Json body;
   if (style == ErrorStyle::kMessages) {
@@ -62,8 +62,9 @@ Response ErrorResponse(const ApiError& error, ErrorStyle style, std::string_view
                                                          {"param", error.param.empty() ? Json() : Json(error.param)},
                                                          {"code", code}})}});
   }
-  Response response{.status = error.status, .headers = {{"content-type", "application/json"}}, .body = DumpJson(body)};
-  if (error.retry_after_s) response.headers.emplace_back("retry-after", std::to_string(*error.retry_after_s));
+  net::HttpResponse response{
+      .status = error.status, .headers = {{"content-type", "application/json"}}, .body = DumpJson(body)};
+  if (error.retry_after_s) response.headers.Add("retry-after", std::to_string(*error.retry_after_s));
   return response;
 }
 

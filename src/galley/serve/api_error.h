@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include "galley/base/error.h"
+#include "galley/net/http_message.h"
 #include "galley/protocol/answer.h"
 #include "galley/protocol/request.h"
-#include "galley/serve/transport.h"
 
 namespace galley::serve {
 
@@ -34,7 +34,7 @@ using ApiResult = tl::expected<T, ApiError>;
 
 // Shape of error bodies: Anthropic's for Messages, OpenAI's for everything else.
 enum class ErrorStyle { kOpenAi, kMessages };
-[[nodiscard]] Response ErrorResponse(const ApiError& error, ErrorStyle style, std::string_view request_id);
+[[nodiscard]] net::HttpResponse ErrorResponse(const ApiError& error, ErrorStyle style, std::string_view request_id);
 // The same inside a stream that has begun.
 [[nodiscard]] protocol::AnswerFailure FailureOf(const ApiError& error);
 

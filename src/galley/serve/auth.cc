@@ -18,14 +18,14 @@ std::string_view Trimmed(std::string_view text) {
 }
 
 // The key that a request shows; empty for none.
-std::string_view KeyOf(const Headers& headers) {
+std::string_view KeyOf(const net::Headers& headers) {
   constexpr std::string_view kBearer = "bearer ";
-  const std::string_view authorization = FindHeader(headers, "authorization");
+  const std::string_view authorization = headers.Get("authorization");
   const bool bearer = authorization.size() > kBearer.size() &&
                       std::equal(kBearer.begin(), kBearer.end(), authorization.begin(),
                                  [](char a, char b) { return a == b || (b >= 'A' && b <= 'Z' && a == b + 32); });
   if (bearer) return Trimmed(authorization.substr(kBearer.size()));
-  return Trimmed(FindHeader(headers, "x-api-key"));
+  return Trimmed(headers.Get("x-api-key"));
 }
 
 }  // namespace
@@ -67,7 +67,7 @@ Result<Keys> Keys::Create(std::vector<std::string> keys) {
   return result;
 }
 
-std::optional<int> Keys::Check(const Headers& headers) const {
+std::optional<int> Keys::Check(const net::Headers& headers) const {
   if (keys_.empty()) return 0;
   const std::string_view shown = KeyOf(headers);
   std::optional<int> found;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "galley/base/error.h"
-#include "galley/serve/transport.h"
+#include "galley/net/http_message.h"
 
 namespace galley::serve {
 
@@ -25,7 +25,7 @@ class Keys {
   [[nodiscard]] bool open() const { return keys_.empty(); }
   // Index of the key that the request carries (`authorization: Bearer KEY` or `x-api-key: KEY`); 0 when there are no
   // keys; nullopt: none or a wrong one.
-  [[nodiscard]] std::optional<int> Check(const Headers& headers) const;
+  [[nodiscard]] std::optional<int> Check(const net::Headers& headers) const;
   // What separates the cached prefixes of this key from those of others: not the key itself.
   [[nodiscard]] std::string_view salt(int index) const;
 

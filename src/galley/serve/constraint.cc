@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "galley/serve/constraint.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string_view>
 
@@ -71,42 +73,73 @@ ApiResult<std::optional<ConstraintSpec>> ForeignConstraint(const Json& body) {
   return found;
 }
 
-// The codec's list of tools as the grammar of calls takes it.
-std::string DsmlSpec(const protocol::ParsedRequest& request, std::string_view mode, bool single_call) {
+// The codec's list of tools as the grammar of calls takes it. `otherwise`: what an answer that is no call must be, null
+// for anything.
+ConstraintSpec DsmlConstraint(const protocol::ParsedRequest& request, std::string_view mode, bool single_call,
+                              Json otherwise) {
   Json tools(Json::Array{});
   for (const protocol::Tool& tool : request.conversation.tools)
     tools.Push(Json::MakeObject({{"name", tool.name},
                                  {"parameters", tool.declared.is_null() ? tool.parameters : tool.declared},
                                  {"strict", tool.strict.value_or(false)}}));
-  return DumpJson(Json::MakeObject(
-      {{"spelling", Name(request.version)}, {"mode", mode}, {"parallel", !single_call}, {"tools", std::move(tools)}}));
+  Json spec = Json::MakeObject(
+      {{"spelling", Name(request.version)}, {"mode", mode}, {"parallel", !single_call}, {"tools", std::move(tools)}});
+  if (!otherwise.is_null()) spec.Set("otherwise", std::move(otherwise));
+  return {"dsml", DumpJson(spec), false, "tools"};
 }
 
-ApiResult<std::optional<ConstraintSpec>> CodecConstraint(const protocol::ParsedRequest& request, bool single_call) {
+// The form that the codec's own members demand of the answer.
+std::optional<ConstraintSpec> FormatConstraint(const protocol::ParsedRequest& request) {
   if (!request.inference.constraint) return std::nullopt;
   const protocol::Constraint& constraint = *request.inference.constraint;
-  if (!constraint.otherwise_kind.empty())
-    return Refuse({.status = 400,
-                   .message = "a response format together with tools cannot be enforced; leave out one of them, or set "
-                              "tool_choice to none",
-                   .param = "response_format",
-                   .code = "unsupported"});
+  const bool beside_tools = !constraint.otherwise_kind.empty();
+  const std::string& kind = beside_tools ? constraint.otherwise_kind : constraint.kind;
+  const std::string& schema = beside_tools ? constraint.otherwise_schema : constraint.schema;
   // The schema as the client gave it: what the codec's strict form leaves out, the grammar enforces.
-  if (constraint.kind == "json" && request.conversation.response_format == protocol::ResponseFormat::kJsonSchema)
+  if (kind == "json" && request.conversation.response_format == protocol::ResponseFormat::kJsonSchema)
     return ConstraintSpec{"json_schema", DumpJson(request.conversation.response_schema), false, "response_format"};
-  if (constraint.kind == "json")
-    return ConstraintSpec{"json_schema", constraint.schema.empty() ? std::string(kAnyObject) : constraint.schema, false,
-                          "response_format"};
-  if (constraint.kind == "regex")
-    return ConstraintSpec{"regex", DumpJson(Json(constraint.schema)), false, "response_format"};
-  const bool demanded = constraint.kind == "tool_call_required";
+  if (kind == "json")
+    return ConstraintSpec{"json_schema", schema.empty() ? std::string(kAnyObject) : schema, false, "response_format"};
+  if (kind == "regex") return ConstraintSpec{"regex", DumpJson(Json(schema)), false, "response_format"};
+  return std::nullopt;
+}
+
+// A format beside tools that the model may call as it likes: the answer is calls, or has the format. Grammars that the
+// client wrote itself stand alone: they say whether there may be calls.
+ApiResult<ConstraintSpec> CallsOr(const protocol::ParsedRequest& request, bool single_call, ConstraintSpec format) {
+  if (format.kind != "json_schema" && format.kind != "regex") return format;
+  auto spec = protocol::ParseJson(format.spec);
+  if (!spec)
+    return Refuse({.status = 400, .message = format.param + ": " + spec.error().message, .param = format.param});
+  ConstraintSpec either = DsmlConstraint(request, "auto", single_call,
+                                         Json::MakeObject({{"kind", format.kind}, {"spec", std::move(*spec)}}));
+  either.format_param = std::move(format.param);
+  return either;
+}
+
+ApiError BothConstrain(std::string_view one, std::string_view other) {
+  return {.status = 400,
+          .message = fmt::format("{} and {} both constrain the answer; give one", one, other),
+          .param = std::string(one)};
+}
+
+// What tools add to a format that the answer must have, if there is one.
+ApiResult<std::optional<ConstraintSpec>> WithTools(const protocol::ParsedRequest& request, bool single_call,
+                                                   std::optional<ConstraintSpec> format, bool foreign) {
+  if (!request.conversation.tools_active()) return format;
   const auto& tools = request.conversation.tools;
   const bool strict =
       std::any_of(tools.begin(), tools.end(), [](const protocol::Tool& tool) { return tool.strict.value_or(false); });
+  const bool demanded = request.conversation.tool_choice == protocol::ToolChoice::kRequired;
+  const bool may_join = format && (format->kind == "json_schema" || format->kind == "regex");
+  if (foreign && (demanded || (strict && !may_join))) return Refuse(BothConstrain(format->param, "tools"));
+  // A demanded call leaves no room for an answer of the response format.
+  if (demanded)
+    return DsmlConstraint(request, request.parsing.starts_in_tool_calls ? "inside" : "block", single_call, Json());
+  if (format) return CallsOr(request, single_call, std::move(*format));
+  if (strict) return DsmlConstraint(request, "auto", single_call, Json());
   // Tools that the model may call as it likes need no masks; what is not a call comes back as text.
-  if (!demanded && !strict) return std::nullopt;
-  const std::string_view mode = !demanded ? "auto" : request.parsing.starts_in_tool_calls ? "inside" : "block";
-  return ConstraintSpec{"dsml", DsmlSpec(request, mode, single_call), false, "tools"};
+  return std::nullopt;
 }
 
 }  // namespace
@@ -115,13 +148,12 @@ ApiResult<std::optional<ConstraintSpec>> ConstraintOf(const protocol::ParsedRequ
                                                       bool single_call) {
   auto foreign = ForeignConstraint(body);
   if (!foreign) return foreign;
-  auto own = CodecConstraint(request, single_call);
-  if (!own) return own;
-  if (*foreign && *own)
-    return Refuse({.status = 400,
-                   .message = (*foreign)->param + " and " + (*own)->param + " both constrain the answer; give one",
-                   .param = (*foreign)->param});
-  auto& spec = *foreign ? foreign : own;
+  std::optional<ConstraintSpec> format = FormatConstraint(request);
+  if (*foreign && format) return Refuse(BothConstrain((*foreign)->param, format->param));
+  const bool is_foreign = foreign->has_value();
+  if (is_foreign) format = std::move(*foreign);
+  auto spec = WithTools(request, single_call, std::move(format), is_foreign);
+  if (!spec) return spec;
   using protocol::ThinkingStage;
   const ThinkingStage stage = request.parsing.stage;
   if (*spec)

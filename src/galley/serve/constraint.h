@@ -17,6 +17,7 @@ struct ConstraintSpec {
   std::string spec;             // JSON text, as grammar::CompileKind takes it
   bool after_thinking = false;  // the text is free up to the end of the reasoning
   std::string param{};          // member of the body that demanded it, for errors
+  std::string format_param{};   // the same for the form of an answer that is no call, "/otherwise" in the spec
 };
 
 // Nothing, when every text will do.

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <mutex>
+#include <regex>
+#include <set>
+#include <sstream>
 
 #include "galley/serve/routes.h"
 #include "galley/serve/service_fixture.h"
@@ -39,7 +42,7 @@ TEST(Routes, ApiPathsHaveTheSpellingsOfAllClients) {
 
 TEST(Keys, AreNeededWhereSomethingIsGivenAway) {
   Served served(Says("x"), {}, {"sk-one", "sk-two"});
-  const auto status = [&](std::string_view method, std::string_view path, Headers headers) {
+  const auto status = [&](std::string_view method, std::string_view path, net::Headers headers) {
     return served.Ask(method, path, kChat, std::move(headers))->status();
   };
   EXPECT_EQ(status("POST", "/v1/chat/completions", {}), 401);
@@ -165,6 +168,64 @@ TEST(Metrics, HaveBothNamesAndCount) {
     EXPECT_THAT(text, HasSubstr(line));
   EXPECT_THAT(text, Not(HasSubstr("} nan")));
   EXPECT_THAT(text, HasSubstr("enable_prefix_caching=\"True\""));
+}
+
+// A family's lines stand together behind one HELP and one TYPE; no sample comes twice; buckets grow up to the count.
+TEST(Metrics, AreWrittenAsPrometheusReadsThem) {
+  ServiceOptions options;
+  options.model_names = {"a \"quoted\" \\ name\nof two lines"};
+  Served served(Says("Hello there"), options);
+  (void)served.Post("/v1/completions", R"({"model":"x","prompt":"a"})");
+  (void)served.Post("/v1/completions", R"({"prompt":"a","model":"a \"quoted\" \\ name\nof two lines"})");
+  served.WaitIdle();
+  static const std::regex help(R"(# HELP ([a-zA-Z_:][a-zA-Z0-9_:]*) .+)");
+  static const std::regex type(R"(# TYPE ([a-zA-Z_:][a-zA-Z0-9_:]*) (counter|gauge|histogram))");
+  static const std::regex sample(
+      R"(([a-zA-Z_:][a-zA-Z0-9_:]*)\{([a-zA-Z_][a-zA-Z0-9_]*="([^"\\\n]|\\[\\"n])*",?)+\} [0-9.e+-]+)");
+  const std::string text = served.Ask("GET", "/metrics")->text();
+  ASSERT_TRUE(text.ends_with('\n'));
+  std::set<std::string> families, samples;
+  std::string family, kind;
+  double before = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::smatch match;
+    if (std::regex_match(line, match, help)) {
+      family = match[1];
+      EXPECT_TRUE(families.insert(family).second) << family << " comes twice";
+    } else if (std::regex_match(line, match, type)) {
+      EXPECT_EQ(match[1], family);
+      kind = match[2];
+      EXPECT_EQ(kind == "counter", family.ends_with("_total")) << family;
+    } else {
+      ASSERT_TRUE(std::regex_match(line, match, sample)) << line;
+      const std::string name = match[1];
+      EXPECT_TRUE(samples.insert(line.substr(0, line.rfind(' '))).second) << line << " comes twice";
+      EXPECT_TRUE(name == family || (kind == "histogram" && (name == family + "_bucket" || name == family + "_sum" ||
+                                                             name == family + "_count")))
+          << line << " stands in " << family;
+      const double value = std::stod(line.substr(line.rfind(' ') + 1));
+      if (name == family + "_bucket") {
+        EXPECT_GE(value, before) << line;
+        before = value;
+      } else if (name == family + "_count") {
+        EXPECT_EQ(value, before) << line << " is not the last bucket";
+        before = 0;
+      }
+    }
+  }
+  for (const std::string_view name :
+       {"requests_running", "requests_waiting", "kv_usage_ratio", "prefix_cache_queries_total",
+        "prefix_cache_hits_total", "time_to_first_token_seconds", "inter_token_latency_seconds",
+        "e2e_request_latency_seconds", "prompt_tokens_total", "generation_tokens_total", "preemptions_total",
+        "requests_finished_total", "cache_config_info"})
+    EXPECT_TRUE(families.contains("galley_" + std::string(name))) << name;
+  for (const std::string_view name :
+       {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prefix_cache_queries_total",
+        "prefix_cache_hits_total", "time_to_first_token_seconds", "inter_token_latency_seconds",
+        "e2e_request_latency_seconds", "prompt_tokens_total", "generation_tokens_total", "num_preemptions_total",
+        "request_success_total", "cache_config_info"})
+    EXPECT_TRUE(families.contains("vllm:" + std::string(name))) << name;
 }
 
 TEST(Metrics, TellWhetherPrefixesAreCached) {

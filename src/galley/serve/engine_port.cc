@@ -17,12 +17,18 @@ constexpr std::size_t kGrammarCacheBytes = std::size_t{256} << 20;
 
 // Which member cannot be enforced, where in it, and why.
 ApiError Explained(const ConstraintSpec& spec, const grammar::CompileError& error) {
-  std::string place = spec.param;
-  if (!error.pointer.empty()) place += " at " + error.pointer;
+  constexpr std::string_view kOtherwise = "/otherwise/spec";
+  std::string param = spec.param, pointer = error.pointer;
+  if (!spec.format_param.empty() && pointer.starts_with(kOtherwise)) {
+    param = spec.format_param;
+    pointer.erase(0, kOtherwise.size());
+  }
+  std::string place = param;
+  if (!pointer.empty()) place += " at " + pointer;
   if (error.position) place += fmt::format(" at byte {}", *error.position);
   return {.status = 400,
           .message = fmt::format("Invalid {}: {}", place, error.message),
-          .param = spec.param,
+          .param = param,
           .code = std::string(grammar::Label(error.code))};
 }
 

@@ -7,6 +7,7 @@
 
 #include "galley/base/check.h"
 #include "galley/base/rng.h"
+#include "galley/net/sse.h"
 
 namespace galley::serve {
 namespace {
@@ -33,7 +34,7 @@ bool Separate(const PreparedPrompt& prompt, bool single_call) {
 
 }  // namespace
 
-Exchange::Exchange(Setting setting, PreparedRequest request, std::shared_ptr<Reply> reply)
+Exchange::Exchange(Setting setting, PreparedRequest request, std::shared_ptr<net::Responder> reply)
     : setting_(std::move(setting)), request_(std::move(request)), reply_(std::move(reply)) {
   MakeBranches();
 }
@@ -45,11 +46,8 @@ void Exchange::MakeBranches() {
     const auto n = static_cast<std::size_t>(prompt.request.n);
     const std::size_t at_once = Separate(prompt, request_.single_call) ? 1 : n;
     for (std::size_t j = 0; j < n; j += at_once)
-      submissions_.push_back({.prompt = p,
-                              .choice = static_cast<int>(j),
-                              .first_branch = branches_.size() + j,
-                              .open_branches = at_once,
-                              .id = {}});
+      submissions_.push_back(
+          {.prompt = p, .choice = static_cast<int>(j), .first_branch = branches_.size() + j, .open_branches = at_once});
     for (std::size_t j = 0; j < n; ++j) {
       protocol::AnswerOptions options;
       options.id = setting_.id;
@@ -84,7 +82,25 @@ std::int64_t Exchange::cached_tokens() const {
 protocol::ReadyInfo Exchange::ReadyOf(const Submission& submission) const {
   return {.prompt_tokens = static_cast<std::int64_t>(request_.prompts[submission.prompt].request.prompt_ids.size()),
           .cached_tokens = cached_tokens_[submission.prompt],
-          .fingerprint = setting_.fingerprint};
+          .fingerprint = setting_.fingerprint,
+          .echo = EchoOf(submission)};
+}
+
+// The prompt's tokens as far as its text is echoed: the token that begins every text prompt is not.
+std::vector<protocol::PromptToken> Exchange::EchoOf(const Submission& submission) const {
+  std::vector<protocol::PromptToken> echo;
+  const PreparedPrompt& prompt = request_.prompts[submission.prompt];
+  if (prompt.request.prompt_logprobs < 0) return echo;
+  const text::Tokenizer& tokenizer = setting_.engine.tokenizer();
+  const auto spelling = [&](TokenId id) { return std::string(tokenizer.TokenBytes(id).value_or("")); };
+  if (prompt.parsed->raw_prompt.special.empty()) echo.push_back({.bytes = spelling(prompt.request.prompt_ids[0])});
+  for (const engine::GeneratedToken& token : submission.scores) {
+    protocol::PromptToken entry{.bytes = spelling(token.id), .logprob = static_cast<double>(token.logprob)};
+    for (const engine::TokenLogprob& other : token.alternatives)
+      entry.top.push_back({spelling(other.id), static_cast<double>(other.logprob)});
+    echo.push_back(std::move(entry));
+  }
+  return echo;
 }
 
 void Exchange::Start() {
@@ -110,7 +126,9 @@ Result<void> Exchange::Submit(std::size_t index) {
     request.sampling.seed = engine::BranchSeed(request.sampling.seed, submission.choice);
     request.n = 1;
   }
-  auto sink = [self = shared_from_this(), index](const engine::EngineEvent& event) { self->Deliver(index, event); };
+  auto sink = [self = shared_from_this(), index](const engine::EngineEvent& event) {
+    std::visit([&](const auto& one) { self->Deliver(index, one); }, event);
+  };
   ASSIGN_OR_RETURN(const RequestId id, setting_.engine.Submit(std::move(request), std::move(sink)));
   bool cancel = false;
   {
@@ -122,13 +140,22 @@ Result<void> Exchange::Submit(std::size_t index) {
   return {};
 }
 
-void Exchange::Deliver(std::size_t submission, const engine::EngineEvent& event) {
+void Exchange::Deliver(std::size_t submission, Event event) {
   {
     std::lock_guard lock(mutex_);
-    mail_.push_back({submission, event});
+    mail_.push_back({submission, std::move(event)});
     if (std::exchange(running_, true)) return;
   }
-  setting_.pool.Post([self = shared_from_this()](int /*worker*/) { self->Run(); });
+  setting_.pool.Post([self = shared_from_this()] { self->Run(); });
+}
+
+void Exchange::BeginIfWaiting(std::chrono::steady_clock::time_point since) {
+  if (!request_.stream || setting_.accepted > since) return;
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(told_to_begin_, true)) return;
+  }
+  Deliver(0, WaitedEvent{});
 }
 
 void Exchange::Run() {
@@ -192,9 +219,18 @@ void Exchange::Take(std::size_t index, const engine::StartedEvent& event) {
   if (request_.stream && state_ == ReplyState::kNothing) StartStream();
 }
 
-// Nothing asks the engine how far a prompt is, nor for log probabilities of prompts.
+// Nothing asks the engine how far a prompt is.
 void Exchange::Take(std::size_t /*submission*/, const engine::PrefillEvent& /*event*/) {}
-void Exchange::Take(std::size_t /*submission*/, const engine::PromptEvent& /*event*/) {}
+
+void Exchange::Take(std::size_t index, const engine::PromptEvent& event) {
+  auto& scores = submissions_[index].scores;
+  scores.insert(scores.end(), event.tokens.begin(), event.tokens.end());
+}
+
+// The client has waited in silence for so long that a proxy might give it up.
+void Exchange::Take(std::size_t /*submission*/, const WaitedEvent& /*event*/) {
+  if (request_.stream && state_ == ReplyState::kNothing) StartStream();
+}
 
 void Exchange::Take(std::size_t index, const engine::TokenEvent& event) {
   Submission& submission = submissions_[index];
@@ -211,7 +247,7 @@ void Exchange::Take(std::size_t index, const engine::TokenEvent& event) {
     return;
   }
   // The first event goes out with the first token, so that a client that measures sees the true time.
-  Emit(branch.answer->Ready(ReadyOf(submission)));
+  EmitReady(submission, branch);
   std::vector<protocol::SampledLogprob> logprobs;
   if (request.sampling.top_logprobs >= 0) logprobs = LogprobOf(event.token);
   auto pieces = branch.feed->Push({&id, 1}, std::move(logprobs));
@@ -242,10 +278,14 @@ void Exchange::Take(std::size_t index, const engine::FinishedEvent& event) {
   if (event.request_done) Retire(submission);
 }
 
+void Exchange::EmitReady(const Submission& submission, Branch& branch) {
+  if (!std::exchange(branch.began, true)) Emit(branch.answer->Ready(ReadyOf(submission)));
+}
+
 void Exchange::EndBranch(Submission& submission, Branch& branch, std::optional<protocol::Finish> finish) {
   // An answer without a single token still begins before it ends.
   if (request_.stream && state_ == ReplyState::kNothing) StartStream();
-  Emit(branch.answer->Ready(ReadyOf(submission)));
+  EmitReady(submission, branch);
   for (protocol::OutputPiece& piece : branch.feed->Flush()) Emit(branch.answer->Push(std::move(piece)));
   if (!branch.answer->done()) Emit(branch.answer->End(finish, branch.feed->uncounted() + branch.stop_ids));
   BranchEnded(submission, branch);
@@ -278,8 +318,8 @@ void Exchange::Fail(const ApiError& error) {
   } else {
     state_ = ReplyState::kDone;
     const ErrorStyle style = request_.protocol == Protocol::kMessages ? ErrorStyle::kMessages : ErrorStyle::kOpenAi;
-    Response response = ErrorResponse(error, style, setting_.request_id);
-    for (const auto& header : setting_.headers) response.headers.push_back(header);
+    net::HttpResponse response = ErrorResponse(error, style, setting_.request_id);
+    response.headers.Append(setting_.headers);
     reply_->Send(std::move(response));
   }
   CancelAll();
@@ -302,16 +342,16 @@ void Exchange::Complete() {
       AppendSse({"", std::move(chunk)});
     }
     if (const std::string_view done = branches_.front().answer->done_data(); !done.empty())
-      out_.append("data: ").append(done).append("\n\n");
+      net::AppendSse(out_, "", done);
     Flush();
     if (state_ == ReplyState::kDone) return;  // the client went away at the last moment
     state_ = ReplyState::kDone;
     reply_->Finish();
   } else {
     state_ = ReplyState::kDone;
-    Response response{
+    net::HttpResponse response{
         .status = 200, .headers = {{"content-type", "application/json"}}, .body = DumpJson(WholeAnswer())};
-    for (const auto& header : setting_.headers) response.headers.push_back(header);
+    response.headers.Append(setting_.headers);
     reply_->Send(std::move(response));
   }
   const protocol::OutputResult& result = branches_.front().answer->result();
@@ -330,10 +370,10 @@ void Exchange::Retire(Submission& submission) {
 }
 
 void Exchange::StartStream() {
-  Headers headers = {{"content-type", "text/event-stream; charset=utf-8"},
-                     {"cache-control", "no-cache"},
-                     {"x-accel-buffering", "no"}};  // keeps nginx from collecting events
-  for (const auto& header : setting_.headers) headers.push_back(header);
+  net::Headers headers = {{"content-type", "text/event-stream; charset=utf-8"},
+                          {"cache-control", "no-cache"},
+                          {"x-accel-buffering", "no"}};  // keeps nginx from collecting events
+  headers.Append(setting_.headers);
   state_ = ReplyState::kStreaming;
   reply_->StartStream(200, std::move(headers));
 }
@@ -368,16 +408,15 @@ void Exchange::AdaptUsage(Json& data) {
 }
 
 void Exchange::AppendSse(const AnswerEvent& event) {
-  if (!event.name.empty()) out_.append("event: ").append(event.name).append("\n");
-  out_.append("data: ");
   const bool last = event.name == "message_delta" || event.name == "response.completed";
+  json_.clear();
   if (request_.timings && last) {
     Json data = event.data;
-    AppendJson(out_, data.Set("timings", TimingsJson()));
+    AppendJson(json_, data.Set("timings", TimingsJson()));
   } else {
-    AppendJson(out_, event.data);
+    AppendJson(json_, event.data);
   }
-  out_.append("\n\n");
+  net::AppendSse(out_, event.name, json_);
 }
 
 void Exchange::Flush() {

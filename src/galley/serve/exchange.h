@@ -16,15 +16,16 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
+#include "galley/net/http_server.h"
 #include "galley/protocol/answer.h"
 #include "galley/protocol/token_feed.h"
 #include "galley/serve/engine_port.h"
 #include "galley/serve/metrics.h"
 #include "galley/serve/prepare.h"
 #include "galley/serve/trace.h"
-#include "galley/serve/transport.h"
 #include "galley/serve/worker_pool.h"
 
 namespace galley::serve {
@@ -55,7 +56,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     Metrics& metrics;
     std::string id;          // of the answer
     std::string request_id;  // of the HTTP request
-    Headers headers;         // of the response
+    net::Headers headers;    // of the response
     std::string fingerprint;
     std::int64_t created_s = 0;  // Unix time
     std::uint64_t call_seed = 0;
@@ -66,10 +67,13 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     std::function<void()> retired;                        // the engine is done with it too
   };
 
-  Exchange(Setting setting, PreparedRequest request, std::shared_ptr<Reply> reply);
+  Exchange(Setting setting, PreparedRequest request, std::shared_ptr<net::Responder> reply);
 
   // Gives everything to the engine. Once.
   void Start();
+  // Begins the stream of a request that was accepted at `since` or before, if nothing of it has been sent yet: from
+  // then on the client gets heartbeats, and errors as events.
+  void BeginIfWaiting(std::chrono::steady_clock::time_point since);
   // The client is gone: nothing is written any more.
   void Abandon();
   // The server stops: what is not complete ends with an error.
@@ -83,6 +87,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   struct Branch {
     std::unique_ptr<protocol::Answer> answer;
     std::unique_ptr<protocol::TokenFeed> feed;
+    bool began = false;
     bool ended = false;
     std::int64_t stop_ids = 0;  // drawn tokens that are no part of the text
     std::int64_t accepted_drafts = 0;
@@ -97,17 +102,21 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     std::size_t open_branches = 0;  // of the answer
     bool started = false;
     bool retired = false;
-    std::optional<RequestId> id;  // guarded by mutex_
+    std::optional<RequestId> id{};                 // guarded by mutex_
+    std::vector<engine::GeneratedToken> scores{};  // of the prompt's tokens from the second on, when asked for
   };
+  struct WaitedEvent {};
+  using Event = std::variant<engine::StartedEvent, engine::PrefillEvent, engine::PromptEvent, engine::TokenEvent,
+                             engine::FinishedEvent, WaitedEvent>;
   struct Mail {
     std::size_t submission;
-    engine::EngineEvent event;
+    Event event;
   };
   enum class ReplyState { kNothing, kStreaming, kDone };
 
   void MakeBranches();
   [[nodiscard]] Result<void> Submit(std::size_t index);
-  void Deliver(std::size_t submission, const engine::EngineEvent& event);
+  void Deliver(std::size_t submission, Event event);
   void Run();
 
   void Take(std::size_t submission, const engine::StartedEvent& event);
@@ -115,6 +124,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   void Take(std::size_t submission, const engine::PromptEvent& event);
   void Take(std::size_t submission, const engine::TokenEvent& event);
   void Take(std::size_t submission, const engine::FinishedEvent& event);
+  void Take(std::size_t submission, const WaitedEvent& event);
+  void EmitReady(const Submission& submission, Branch& branch);
   void EndBranch(Submission& submission, Branch& branch, std::optional<protocol::Finish> finish);
   void BranchEnded(Submission& submission, Branch& branch);
   void Fail(const ApiError& error);
@@ -133,19 +144,21 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   void CancelAll();
   void Report(std::string_view reason, int status, std::string error);
   [[nodiscard]] std::int64_t cached_tokens() const;
+  [[nodiscard]] std::vector<protocol::PromptToken> EchoOf(const Submission& submission) const;
   [[nodiscard]] protocol::ReadyInfo ReadyOf(const Submission& submission) const;
   [[nodiscard]] double Now() const;
   [[nodiscard]] bool counts_usage() const;
 
   const Setting setting_;
   const PreparedRequest request_;
-  const std::shared_ptr<Reply> reply_;
+  const std::shared_ptr<net::Responder> reply_;
 
   std::mutex mutex_;
-  std::vector<Mail> mail_;  // guarded by mutex_, as are the next three
+  std::vector<Mail> mail_;  // guarded by mutex_, as are the next four
   bool running_ = true;     // a worker, or Start, has the exchange
   bool gone_ = false;
   bool stopping_ = false;
+  bool told_to_begin_ = false;
 
   // Owned by whoever runs.
   std::vector<Submission> submissions_;
@@ -155,6 +168,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::size_t open_submissions_ = 0;
   ReplyState state_ = ReplyState::kNothing;
   std::string out_;
+  std::string json_;                         // of the event being written
   std::vector<std::int64_t> cached_tokens_;  // of each prompt
   std::int64_t replayed_tokens_ = 0;
   std::string hit_limit_;

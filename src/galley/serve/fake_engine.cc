@@ -54,6 +54,7 @@ struct FakeEngine::Impl {
   int waiting_count = 0;
   int cancel_count = 0;
   int clear_count = 0;
+  std::int64_t steps = 0;
   std::vector<ConstraintSpec> compiled;
   bool admitting = true;
   bool stepping = true;
@@ -67,6 +68,23 @@ struct FakeEngine::Impl {
     engine::FinishedEvent event{.branch = branch, .reason = reason, .request_done = request.done()};
     if (reason == sched::FinishReason::kError) event.error = *options.fail_after;
     request.sink(event);
+  }
+
+  // Log probabilities of the prompt: -1 for the second token, -2 for the third and so on, in two events.
+  static void Score(Live& request) {
+    const std::vector<TokenId>& ids = request.request.prompt_ids;
+    if (request.request.prompt_logprobs < 0) return;
+    for (const std::size_t first : {std::size_t{1}, ids.size() / 2 + 1}) {
+      engine::PromptEvent event{.first = static_cast<Position>(first)};
+      const std::size_t end = first == 1 ? ids.size() / 2 + 1 : ids.size();
+      for (std::size_t i = first; i < end; ++i) {
+        engine::GeneratedToken token{.id = ids[i], .logprob = -static_cast<float>(i), .alternatives = {}};
+        for (int k = 0; k < request.request.prompt_logprobs; ++k)
+          token.alternatives.push_back({static_cast<TokenId>(300 + k), -0.5F - static_cast<float>(k)});
+        event.tokens.push_back(std::move(token));
+      }
+      request.sink(event);
+    }
   }
 
   // One token, or the end, for every branch of `request`.
@@ -127,14 +145,16 @@ struct FakeEngine::Impl {
           event.cached_tokens = options.cached_tokens;
           event.hit_limit = "none";
           request.sink(event);
+          Score(request);
         }
         if (!may_step && !request.cancelled) continue;
+        busy = busy || !request.cancelled;
         Step(request);
-        busy = true;
       }
       live.remove_if([](const Live& request) { return request.done(); });
       if (busy && options.step_gap.count() > 0) std::this_thread::sleep_for(options.step_gap);
       lock.lock();
+      if (busy) ++steps;
       live_count = static_cast<int>(live.size());
       waiting_count = 0;
       for (const Live& request : live) waiting_count += request.started ? 0 : 1;
@@ -248,6 +268,10 @@ int FakeEngine::cancels() const {
 std::vector<ConstraintSpec> FakeEngine::compiled() const {
   std::lock_guard lock(impl_->mutex);
   return impl_->compiled;
+}
+std::int64_t FakeEngine::steps() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->steps;
 }
 int FakeEngine::cache_clears() const {
   std::lock_guard lock(impl_->mutex);

@@ -50,6 +50,7 @@ class FakeEngine : public EnginePort {
   [[nodiscard]] int live() const;                                     // requests that have not ended
   [[nodiscard]] int cancels() const;
   [[nodiscard]] int cache_clears() const;
+  [[nodiscard]] std::int64_t steps() const;  // in which a sequence got a token or its own end
   [[nodiscard]] std::vector<ConstraintSpec> compiled() const;
 
  private:

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "galley/protocol/shape.h"
 #include "galley/serve/constraint.h"
@@ -19,6 +20,7 @@ using protocol::Protocol;
 using protocol::Text;
 
 constexpr std::size_t kPromptsMax = 256;
+constexpr std::int64_t kEchoScoresMax = 1'000'000;  // some hundred megabytes of answer
 
 ApiResult<void> CheckModel(const Json& body, const protocol::CodecOptions& codec) {
   const Json& model = Get(body, "model");
@@ -43,14 +45,20 @@ ApiResult<void> CheckSense(Protocol protocol, const Json& body) {
     if (limit.is_null() || (limit.is_number() && limit.AsDouble() < 1))
       return Refuse({.status = 400, .message = "max_tokens: must be there and at least 1", .param = "max_tokens"});
   }
-  if (protocol == Protocol::kCompletions && protocol::IsTrue(Get(body, "echo")) && !Get(body, "logprobs").is_null())
-    return Refuse({.status = 400,
-                   .message =
-                       "echo together with logprobs needs log probabilities of the prompt, which this server does "
-                       "not compute yet",
-                   .param = "logprobs",
-                   .code = "unsupported"});
   return {};
+}
+
+// Log probabilities of echoed prompts are the one part of an answer that a short request makes as large as it likes.
+ApiResult<void> CheckEcho(const std::vector<PreparedPrompt>& prompts) {
+  std::int64_t scores = 0;
+  for (const PreparedPrompt& prompt : prompts)
+    scores += std::ssize(prompt.request.prompt_ids) * (prompt.request.prompt_logprobs + 1) * prompt.request.n;
+  if (scores <= kEchoScoresMax) return {};
+  return Refuse({.status = 400,
+                 .message = fmt::format("echo with logprobs would give {} log probabilities of prompts, more than {}; "
+                                        "ask for fewer alternatives, choices or prompts",
+                                        scores, kEchoScoresMax),
+                 .param = "logprobs"});
 }
 
 // A Completions body with several prompts → one body each; anything else as it is.
@@ -68,6 +76,11 @@ ApiResult<std::vector<Json>> OnePromptEach(Protocol protocol, Json body) {
         {.status = 400,
          .message = fmt::format("prompt: {} prompts in one request are more than {}", elements.size(), kPromptsMax),
          .param = "prompt"});
+  for (const Json& element : elements)
+    if (element.is_string() != elements[0].is_string() || (!element.is_string() && !element.is_array()))
+      return Refuse({.status = 400,
+                     .message = "prompt: texts, token ids and lists of token ids cannot be mixed",
+                     .param = "prompt"});
   const Json prompts = prompt;
   body.Set("prompt", Json());
   for (const Json& element : *prompts.if_array()) {
@@ -150,6 +163,7 @@ ApiResult<PreparedPrompt> PreparePrompt(Protocol protocol, Json body, const Samp
   engine::EngineRequest& request = prompt.request;
   request.prompt_ids = std::move(*ids);
   request.sampling = SamplingOf(*prompt.parsed, fields, context);
+  if (prompt.parsed->echo_prompt) request.prompt_logprobs = request.sampling.top_logprobs;
   request.rules = fields.rules;
   request.max_tokens = static_cast<int>(*limit);
   request.min_tokens = std::min(fields.min_tokens, request.max_tokens);
@@ -189,7 +203,7 @@ ApiResult<Json> ReadObject(std::string_view body, const ServiceOptions& options)
 protocol::CodecOptions CodecOptionsOf(const ServiceOptions& options) {
   protocol::CodecOptions codec;
   codec.models.clear();
-  for (const std::string& name : options.model_names) codec.models.emplace(name, options.model_version);
+  for (const std::string& name : options.model_names) codec.models.emplace(name, protocol::ModelVersion::kV41);
   codec.default_thinking = options.default_thinking;
   codec.limits = options.limits;
   codec.keep_call_order = true;
@@ -233,6 +247,7 @@ ApiResult<PreparedRequest> PrepareRequest(Protocol protocol, std::string_view bo
     if (!prompt) return Refuse(prompt.error());
     prepared.prompts.push_back(std::move(*prompt));
   }
+  if (auto checked = CheckEcho(prepared.prompts); !checked) return Refuse(checked.error());
   const ParsedRequest& first = *prepared.prompts.front().parsed;
   prepared.model = first.model;
   prepared.stream = first.stream;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Body of a generation request → prompts as token ids and what the engine must do with them. Runs on a worker thread; a
-// function of its arguments.
+// Body of a generation request → prompts as token ids and what the engine must do with them. A function of
+// its arguments; called on the thread that took the request.
 #pragma once
 
 #include <memory>
@@ -37,7 +37,7 @@ struct PrepareContext {
   const ServiceOptions& options;
   const protocol::CodecOptions& codec;
   const text::Tokenizer& tokenizer;
-  text::Encoder& encoder;  // of this worker
+  text::Encoder& encoder;  // of this thread, for the time
   EnginePort& engine;      // compiles constraints
   std::int64_t max_seq_len = 0;
   TokenId eos_id = 0;

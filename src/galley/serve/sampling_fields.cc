@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "galley/protocol/shape.h"
+#include "galley/serve/number_range.h"
 
 namespace galley::serve {
 namespace {
@@ -14,22 +15,22 @@ namespace {
 using protocol::Json;
 
 struct NumberRule {
-  std::string_view name;
-  double low;
-  double high;
-  bool low_open;
-  bool whole;
+  NumberRange range;
   void (*set)(SamplingFields& fields, double value);
 };
 
 constexpr NumberRule kNumbers[] = {
-    {"frequency_penalty", -2, 2, false, false, [](SamplingFields& f, double v) { f.rules.frequency_penalty = v; }},
-    {"presence_penalty", -2, 2, false, false, [](SamplingFields& f, double v) { f.rules.presence_penalty = v; }},
-    {"repetition_penalty", 0, 100, true, false, [](SamplingFields& f, double v) { f.rules.repetition_penalty = v; }},
-    {"top_k", -1, 1e6, false, true, [](SamplingFields& f, double v) { f.top_k = v < 0 ? 0 : static_cast<int>(v); }},
-    {"min_p", 0, 1, false, false, [](SamplingFields& f, double v) { f.min_p = v; }},
-    {"min_tokens", 0, 1e7, false, true, [](SamplingFields& f, double v) { f.min_tokens = static_cast<int>(v); }},
-    {"priority", -1e6, 1e6, false, true, [](SamplingFields& f, double v) { f.priority = static_cast<int>(v); }},
+    {{.name = "frequency_penalty", .low = -2, .high = 2},
+     [](SamplingFields& f, double v) { f.rules.frequency_penalty = v; }},
+    {{.name = "presence_penalty", .low = -2, .high = 2},
+     [](SamplingFields& f, double v) { f.rules.presence_penalty = v; }},
+    {kRepetitionRange, [](SamplingFields& f, double v) { f.rules.repetition_penalty = v; }},
+    {kTopKRange, [](SamplingFields& f, double v) { f.top_k = TopKOf(v); }},
+    {kMinPRange, [](SamplingFields& f, double v) { f.min_p = v; }},
+    {{.name = "min_tokens", .low = 0, .high = 1e7, .whole = true},
+     [](SamplingFields& f, double v) { f.min_tokens = static_cast<int>(v); }},
+    {{.name = "priority", .low = -1e6, .high = 1e6, .whole = true},
+     [](SamplingFields& f, double v) { f.priority = static_cast<int>(v); }},
 };
 
 struct SwitchRule {
@@ -50,20 +51,13 @@ ApiError Invalid(std::string_view name, std::string_view limits) {
           .param = std::string(name)};
 }
 
-bool IsWhole(double value) {
-  return std::isfinite(value) && value == std::floor(value);
-}
-
 ApiResult<void> ReadNumbers(const Json& body, SamplingFields& fields) {
   for (const NumberRule& rule : kNumbers) {
-    const Json& member = protocol::Get(body, rule.name);
+    const Json& member = protocol::Get(body, rule.range.name);
     if (member.is_null()) continue;
-    const double value = member.is_number() ? member.AsDouble() : std::nan("");
-    const bool inside = (rule.low_open ? value > rule.low : value >= rule.low) && value <= rule.high;
-    if (!inside || (rule.whole && !IsWhole(value)))
-      return Refuse(Invalid(rule.name, fmt::format("{}{}, {}]{}", rule.low_open ? "(" : "[", rule.low, rule.high,
-                                                   rule.whole ? ", whole numbers" : "")));
-    rule.set(fields, value);
+    const std::optional<double> value = rule.range.Read(member);
+    if (!value) return Refuse(Invalid(rule.range.name, rule.range.Text()));
+    rule.set(fields, *value);
   }
   return {};
 }
@@ -83,11 +77,12 @@ ApiResult<std::vector<TokenId>> ReadIds(const Json& body, std::string_view name,
   const Json& member = protocol::Get(body, name);
   if (member.is_null()) return ids;
   const std::string limits = fmt::format("a list of token ids in [0, {})", vocab_size);
+  const NumberRange range{.name = name, .low = 0, .high = vocab_size - 1.0, .whole = true};
   if (!member.is_array()) return Refuse(Invalid(name, limits));
   for (const Json& id : protocol::Elements(member)) {
-    const double value = id.is_number() ? id.AsDouble() : -1;
-    if (!IsWhole(value) || value < 0 || value >= vocab_size) return Refuse(Invalid(name, limits));
-    ids.push_back(static_cast<TokenId>(value));
+    const std::optional<double> value = range.Read(id);
+    if (!value) return Refuse(Invalid(name, limits));
+    ids.push_back(static_cast<TokenId>(*value));
   }
   return ids;
 }
@@ -118,9 +113,10 @@ ApiResult<void> ReadBias(const Json& body, int vocab_size, SamplingFields& field
 ApiResult<void> ReadCount(const Json& body, int n_max, SamplingFields& fields) {
   const Json& n = protocol::Get(body, "n");
   if (!n.is_null()) {
-    const double value = n.is_number() ? n.AsDouble() : 0;
-    if (!IsWhole(value) || value < 1 || value > n_max) return Refuse(Invalid("n", fmt::format("[1, {}]", n_max)));
-    fields.n = static_cast<int>(value);
+    const NumberRange range{.name = "n", .low = 1, .high = static_cast<double>(n_max), .whole = true};
+    const std::optional<double> value = range.Read(n);
+    if (!value) return Refuse(Invalid("n", range.Text()));
+    fields.n = static_cast<int>(*value);
   }
   const Json& best_of = protocol::Get(body, "best_of");
   if (!best_of.is_null() && !(best_of.is_number() && best_of.AsDouble() == fields.n))

@@ -58,8 +58,8 @@ PrepareContext Service::Impl::Context(text::Encoder& encoder, int key) {
           .unseeded_seed = ids.NextSeed()};
 }
 
-void Service::Impl::Answer(const Call& call, Response response) {
-  for (const auto& header : call.headers) response.headers.push_back(header);
+void Service::Impl::Answer(const Call& call, net::HttpResponse response) {
+  response.headers.Append(call.headers);
   metrics.RecordHttp(call.route == nullptr ? "none" : call.route->path, response.status);
   call.reply->Send(std::move(response));
 }
@@ -189,7 +189,7 @@ void Service::Impl::Dispatch(const Call& call) {
     Generate(call);
     return;
   }
-  using Handler = ApiResult<Response> (Impl::*)(const Call& call);
+  using Handler = ApiResult<net::HttpResponse> (Impl::*)(const Call& call);
   struct Row {
     Endpoint endpoint;
     Handler handler;
@@ -213,7 +213,7 @@ void Service::Impl::Dispatch(const Call& call) {
                                   {Endpoint::kPage, &Impl::Page}};
   for (const Row& row : kRows) {
     if (row.endpoint != call.route->endpoint) continue;
-    ApiResult<Response> response = (this->*row.handler)(call);
+    ApiResult<net::HttpResponse> response = (this->*row.handler)(call);
     if (response)
       Answer(call, std::move(*response));
     else
@@ -225,7 +225,33 @@ void Service::Impl::Dispatch(const Call& call) {
 Service::Service(EnginePort& engine, ServiceOptions options, Keys keys)
     : impl_(std::make_unique<Impl>(engine, std::move(options), std::move(keys))) {}
 
+// A look at all open requests a few times in the interval: a stream begins at most a quarter of it late.
+void Service::Impl::Watch() {
+  const auto start_after = std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+      std::chrono::duration<double>(options.stream_start_s));
+  std::unique_lock lock(mutex);
+  while (watching) {
+    stop_watching.wait_for(lock, start_after / 4);
+    std::vector<std::shared_ptr<Exchange>> exchanges;
+    for (const auto& [number, exchange] : open) exchanges.push_back(exchange);
+    lock.unlock();
+    for (const auto& exchange : exchanges) exchange->BeginIfWaiting(std::chrono::steady_clock::now() - start_after);
+    exchanges.clear();
+    lock.lock();
+  }
+}
+
+void Service::Impl::StopWatching() {
+  {
+    std::lock_guard lock(mutex);
+    watching = false;
+  }
+  stop_watching.notify_all();
+  if (watcher.joinable()) watcher.join();
+}
+
 Service::~Service() {
+  impl_->StopWatching();
   RefuseNew();
   Shutdown();
   std::unique_lock lock(impl_->mutex);
@@ -234,11 +260,12 @@ Service::~Service() {
   impl_->pool.reset();
 }
 
-void Service::Handle(const std::shared_ptr<const Request>& request, const std::shared_ptr<Reply>& reply) {
+void Service::Handle(const std::shared_ptr<const net::HttpRequest>& request,
+                     const std::shared_ptr<net::Responder>& reply) {
   Impl::Call call{.request = request, .reply = reply, .trace = TraceOf(request->headers, impl_->ids), .headers = {}};
-  call.headers.emplace_back("x-request-id", call.trace.request_id);
-  if (!call.trace.traceparent.empty()) call.headers.emplace_back("traceparent", call.trace.traceparent);
-  if (!call.trace.tracestate.empty()) call.headers.emplace_back("tracestate", call.trace.tracestate);
+  call.headers.Add("x-request-id", call.trace.request_id);
+  if (!call.trace.traceparent.empty()) call.headers.Add("traceparent", call.trace.traceparent);
+  if (!call.trace.tracestate.empty()) call.headers.Add("tracestate", call.trace.tracestate);
   call.style = StyleOf(request->path);
   const Match match = FindRoute(request->method, request->path);
   call.route = match.route;
@@ -251,7 +278,7 @@ void Service::Handle(const std::shared_ptr<const Request>& request, const std::s
   }
   call.key = key.value_or(0);
   if (match.route == nullptr) {
-    if (match.status == 405) call.headers.emplace_back("allow", match.allowed);
+    if (match.status == 405) call.headers.Add("allow", match.allowed);
     impl_->Answer(
         call, ApiError{.status = match.status,
                        .message = match.status == 405 ? fmt::format("{} takes {}, not {}", request->path, match.allowed,

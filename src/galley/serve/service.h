@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Galley's HTTP APIs over an engine, without the HTTP: a request and a reply go in, and whatever endpoint the path
-// names answers. Handle may be called from any thread and from many at once; reading and tokenizing happen on that
-// thread, tokens are turned into events on the service's own workers. Owns nothing but its workers; engine, and what
-// the options refer to, outlive it.
+// Galley's HTTP APIs over an engine: the handler of an HTTP server, but without sockets. A request that was read whole
+// goes in, and whatever endpoint its path names answers through the responder. Handle may be called from any thread and
+// from many at once; reading and tokenizing happen on that thread, tokens are turned into events on the service's own
+// workers. Owns nothing but its workers and a thread that begins the streams of requests that wait for long; the
+// engine, and what the options refer to, outlive it.
 //
 // Shutting down goes: SetReady(false), some grace in which traffic is sent elsewhere, RefuseNew, WaitIdle, Shutdown.
 #pragma once
@@ -10,10 +11,10 @@
 #include <chrono>
 #include <memory>
 
+#include "galley/net/http_server.h"
 #include "galley/serve/auth.h"
 #include "galley/serve/engine_port.h"
 #include "galley/serve/service_options.h"
-#include "galley/serve/transport.h"
 
 namespace galley::serve {
 
@@ -25,7 +26,7 @@ class Service {
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
-  void Handle(const std::shared_ptr<const Request>& request, const std::shared_ptr<Reply>& reply);
+  void Handle(const std::shared_ptr<const net::HttpRequest>& request, const std::shared_ptr<net::Responder>& reply);
 
   // What /ready and /health say. Does not refuse anything.
   void SetReady(bool ready);

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "galley/protocol/json.h"
 #include "galley/protocol/shape.h"
+#include "galley/serve/number_range.h"
 #include "galley/serve/service_impl.h"
 
 namespace galley::serve {
@@ -14,11 +14,11 @@ namespace {
 
 using protocol::Json;
 
-Response JsonResponse(const Json& body, int status = 200) {
+net::HttpResponse JsonResponse(const Json& body, int status = 200) {
   return {.status = status, .headers = {{"content-type", "application/json"}}, .body = DumpJson(body)};
 }
 
-Response TextResponse(std::string body, std::string_view type, int status = 200) {
+net::HttpResponse TextResponse(std::string body, std::string_view type, int status = 200) {
   return {.status = status, .headers = {{"content-type", std::string(type)}}, .body = std::move(body)};
 }
 
@@ -28,7 +28,7 @@ Json Seconds(double seconds) {
 
 }  // namespace
 
-ApiResult<Response> Service::Impl::CountTokens(const Call& call) {
+ApiResult<net::HttpResponse> Service::Impl::CountTokens(const Call& call) {
   EncoderPool::Loan encoder = encoders.Lend();
   const auto count = CountPromptTokens(call.request->body, Context(*encoder, call.key));
   if (!count) return Refuse(count.error());
@@ -45,7 +45,7 @@ Json Service::Impl::ModelJson(const std::string& name) const {
                            {"max_model_len", engine.max_seq_len()}});
 }
 
-ApiResult<Response> Service::Impl::Models(const Call&) {
+ApiResult<net::HttpResponse> Service::Impl::Models(const Call&) {
   Json data(Json::Array{}), models(Json::Array{});
   for (const std::string& name : options.model_names) {
     data.Push(ModelJson(name));
@@ -55,7 +55,7 @@ ApiResult<Response> Service::Impl::Models(const Call&) {
   return JsonResponse(Json::MakeObject({{"object", "list"}, {"data", std::move(data)}, {"models", std::move(models)}}));
 }
 
-ApiResult<Response> Service::Impl::Model(const Call& call) {
+ApiResult<net::HttpResponse> Service::Impl::Model(const Call& call) {
   const auto found = std::find(options.model_names.begin(), options.model_names.end(), call.rest);
   if (found == options.model_names.end())
     return Refuse({.status = 404,
@@ -65,13 +65,13 @@ ApiResult<Response> Service::Impl::Model(const Call& call) {
   return JsonResponse(ModelJson(*found));
 }
 
-ApiResult<Response> Service::Impl::StoredResponse(const Call& call) {
+ApiResult<net::HttpResponse> Service::Impl::StoredResponse(const Call& call) {
   return Refuse({.status = 404,
                  .message = fmt::format("there is no response {}: this server stores none; send the conversation again",
                                         call.rest)});
 }
 
-ApiResult<Response> Service::Impl::Tokenize(const Call& call) {
+ApiResult<net::HttpResponse> Service::Impl::Tokenize(const Call& call) {
   auto body = ReadObject(call.request->body, options);
   if (!body) return Refuse(body.error());
   EncoderPool::Loan encoder = encoders.Lend();
@@ -103,37 +103,38 @@ ApiResult<Response> Service::Impl::Tokenize(const Call& call) {
   return JsonResponse(answer);
 }
 
-ApiResult<Response> Service::Impl::Detokenize(const Call& call) {
+ApiResult<net::HttpResponse> Service::Impl::Detokenize(const Call& call) {
   const auto body = ReadObject(call.request->body, options);
   if (!body) return Refuse(body.error());
   const Json& tokens = protocol::Get(*body, "tokens");
   if (!tokens.is_array())
     return Refuse({.status = 400, .message = "tokens: must be a list of token ids", .param = "tokens"});
   std::vector<TokenId> token_ids;
+  const NumberRange range{.name = "tokens", .low = 0, .high = engine.tokenizer().vocab_size() - 1.0, .whole = true};
   for (const Json& token : protocol::Elements(tokens)) {
-    const double id = token.is_number() ? token.AsDouble() : -1;
-    if (!(id >= 0 && id < engine.tokenizer().vocab_size()) || id != std::floor(id))
+    const std::optional<double> id = range.Read(token);
+    if (!id)
       return Refuse({.status = 400,
                      .message = fmt::format("tokens: {} is not an id in [0, {})", DumpJson(token),
                                             engine.tokenizer().vocab_size()),
                      .param = "tokens"});
-    token_ids.push_back(static_cast<TokenId>(id));
+    token_ids.push_back(static_cast<TokenId>(*id));
   }
   const auto text = engine.tokenizer().Decode(token_ids);
   if (!text) return Refuse(FromError(text.error()));
   return JsonResponse(Json::MakeObject({{"prompt", *text}, {"text", *text}}));
 }
 
-ApiResult<Response> Service::Impl::Live(const Call&) {
+ApiResult<net::HttpResponse> Service::Impl::Live(const Call&) {
   return TextResponse("ok\n", "text/plain; charset=utf-8");
 }
 
-ApiResult<Response> Service::Impl::Ready(const Call&) {
+ApiResult<net::HttpResponse> Service::Impl::Ready(const Call&) {
   if (ready) return TextResponse("ok\n", "text/plain; charset=utf-8");
   return Refuse({.status = 503, .message = "the server is shutting down"});
 }
 
-ApiResult<Response> Service::Impl::MetricsPage(const Call&) {
+ApiResult<net::HttpResponse> Service::Impl::MetricsPage(const Call&) {
   Gauges gauges{.engine = engine.stats(),
                 .max_seq_len = engine.max_seq_len(),
                 .prefix_cache = options.prefix_cache,
@@ -145,11 +146,11 @@ ApiResult<Response> Service::Impl::MetricsPage(const Call&) {
   return TextResponse(metrics.Render(gauges), "text/plain; version=0.0.4; charset=utf-8");
 }
 
-ApiResult<Response> Service::Impl::Version(const Call&) {
+ApiResult<net::HttpResponse> Service::Impl::Version(const Call&) {
   return JsonResponse(Json::MakeObject({{"version", options.version}, {"server", "galley"}}));
 }
 
-ApiResult<Response> Service::Impl::ServerInfo(const Call&) {
+ApiResult<net::HttpResponse> Service::Impl::ServerInfo(const Call&) {
   const auto fixed = protocol::ParseJson(options.info.empty() ? "{}" : options.info);
   Json info = fixed && fixed->is_object() ? *fixed : Json(Json::Object{});
   info.Set("version", options.version).Set("model", options.model_names.front());
@@ -160,17 +161,17 @@ ApiResult<Response> Service::Impl::ServerInfo(const Call&) {
   return JsonResponse(info);
 }
 
-ApiResult<Response> Service::Impl::ClearCache(const Call&) {
+ApiResult<net::HttpResponse> Service::Impl::ClearCache(const Call&) {
   engine.ClearCache();
   return JsonResponse(Json::MakeObject({{"success", true}}));
 }
 
-ApiResult<Response> Service::Impl::Load(const Call&) {
+ApiResult<net::HttpResponse> Service::Impl::Load(const Call&) {
   std::lock_guard lock(mutex);
   return JsonResponse(Json::MakeObject({{"server_load", static_cast<std::int64_t>(open.size())}}));
 }
 
-ApiResult<Response> Service::Impl::Stats(const Call&) {
+ApiResult<net::HttpResponse> Service::Impl::Stats(const Call&) {
   const engine::EngineStats stats = engine.stats();
   Json list(Json::Array{});
   std::lock_guard lock(mutex);
@@ -200,7 +201,7 @@ ApiResult<Response> Service::Impl::Stats(const Call&) {
                                         {"recent", std::move(list)}}));
 }
 
-ApiResult<Response> Service::Impl::Page(const Call&) {
+ApiResult<net::HttpResponse> Service::Impl::Page(const Call&) {
   if (options.page.empty()) return Refuse({.status = 404, .message = "this build has no page"});
   return TextResponse(options.page, "text/html; charset=utf-8");
 }

@@ -23,7 +23,7 @@ const text::Tokenizer& NanoTokenizer() {
   return *tokenizer;
 }
 
-void MemoryReply::Send(Response response) {
+void MemoryReply::Send(net::HttpResponse response) {
   std::lock_guard lock(mutex_);
   response_ = std::move(response);
   ++ends_;
@@ -31,7 +31,7 @@ void MemoryReply::Send(Response response) {
   changed_.notify_all();
 }
 
-void MemoryReply::StartStream(int status, Headers headers) {
+void MemoryReply::StartStream(int status, net::Headers headers) {
   std::lock_guard lock(mutex_);
   EXPECT_FALSE(streaming_);
   streaming_ = true;
@@ -60,6 +60,11 @@ void MemoryReply::Finish() {
 void MemoryReply::OnClosed(std::function<void()> closed) {
   std::lock_guard lock(mutex_);
   closed_ = std::move(closed);
+}
+
+bool MemoryReply::closed() const {
+  std::lock_guard lock(mutex_);
+  return refusing_ && ends_ == 0;
 }
 
 void MemoryReply::Close() {
@@ -101,7 +106,7 @@ int MemoryReply::status() const {
 }
 std::string MemoryReply::header(std::string_view name) const {
   std::lock_guard lock(mutex_);
-  return std::string(FindHeader(response_.headers, name));
+  return std::string(response_.headers.Get(name));
 }
 std::string MemoryReply::text() const {
   std::lock_guard lock(mutex_);
@@ -147,19 +152,20 @@ Served::Served(FakeEngineOptions engine_options, ServiceOptions options, std::ve
 }
 
 std::shared_ptr<MemoryReply> Served::Begin(std::string_view method, std::string_view path, std::string_view body,
-                                           Headers headers) {
-  auto request = std::make_shared<Request>();
+                                           net::Headers headers) {
+  auto request = std::make_shared<net::HttpRequest>();
   request->method = method;
   request->path = path;
   request->body = body;
   request->headers = std::move(headers);
+  request->accepted = std::chrono::steady_clock::now();
   auto reply = std::make_shared<MemoryReply>();
   service->Handle(request, reply);
   return reply;
 }
 
 std::shared_ptr<MemoryReply> Served::Ask(std::string_view method, std::string_view path, std::string_view body,
-                                         Headers headers) {
+                                         net::Headers headers) {
   auto reply = Begin(method, path, body, std::move(headers));
   reply->Wait();
   return reply;

@@ -18,13 +18,14 @@ namespace galley::serve {
 [[nodiscard]] const text::Tokenizer& NanoTokenizer();
 
 // Keeps what it is given; Close plays a client that goes away.
-class MemoryReply : public Reply {
+class MemoryReply : public net::Responder {
  public:
-  void Send(Response response) override;
-  void StartStream(int status, Headers headers) override;
+  void Send(net::HttpResponse response) override;
+  void StartStream(int status, net::Headers headers) override;
   [[nodiscard]] bool Write(std::string bytes) override;
   void Finish() override;
   void OnClosed(std::function<void()> closed) override;
+  [[nodiscard]] bool closed() const override;
 
   void Close();
   void RefuseWrites();  // as the transport does with a client that reads too slowly
@@ -45,7 +46,7 @@ class MemoryReply : public Reply {
  private:
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  Response response_;
+  net::HttpResponse response_;
   bool streaming_ = false;
   bool refusing_ = false;
   int ends_ = 0;
@@ -61,9 +62,9 @@ struct Served {
 
   // Does not wait for the end.
   [[nodiscard]] std::shared_ptr<MemoryReply> Begin(std::string_view method, std::string_view path,
-                                                   std::string_view body = "", Headers headers = {});
+                                                   std::string_view body = "", net::Headers headers = {});
   [[nodiscard]] std::shared_ptr<MemoryReply> Ask(std::string_view method, std::string_view path,
-                                                 std::string_view body = "", Headers headers = {});
+                                                 std::string_view body = "", net::Headers headers = {});
   [[nodiscard]] std::shared_ptr<MemoryReply> Post(std::string_view path, std::string_view body) {
     return Ask("POST", path, body);
   }

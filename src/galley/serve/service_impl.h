@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <unordered_map>
 
 #include "galley/serve/encoder_pool.h"
@@ -27,10 +28,10 @@ inline constexpr std::size_t kRecentMax = 64;
 struct Service::Impl {
   // One HTTP request on its way.
   struct Call {
-    std::shared_ptr<const Request> request;
-    std::shared_ptr<Reply> reply;
+    std::shared_ptr<const net::HttpRequest> request;
+    std::shared_ptr<net::Responder> reply;
     Trace trace;
-    Headers headers;  // of every response to it
+    net::Headers headers;  // of every response to it
     ErrorStyle style = ErrorStyle::kOpenAi;
     const Route* route = nullptr;
     std::string_view rest{};
@@ -61,7 +62,10 @@ struct Service::Impl {
         ids(options.seed),
         metrics(options.model_names.front()),
         encoders(port.tokenizer()),
-        pool(std::make_unique<WorkerPool>(options.workers)) {}
+        pool(std::make_unique<WorkerPool>(options.workers)) {
+    watching = options.stream_start_s > 0;
+    if (watching) watcher = std::thread([this] { Watch(); });
+  }
 
   EnginePort& engine;
   const ServiceOptions options;
@@ -81,9 +85,16 @@ struct Service::Impl {
   std::unordered_map<std::uint64_t, std::shared_ptr<Exchange>> open;  // guarded by mutex, as is the next
   std::deque<Recent> recent;
 
+  // Begins streams whose requests wait for long; its own thread, where that is wanted.
+  std::condition_variable stop_watching;
+  bool watching = false;  // guarded by mutex
+  std::thread watcher;
+
   // service.cc
+  void Watch();
+  void StopWatching();
   void Dispatch(const Call& call);
-  void Answer(const Call& call, Response response);
+  void Answer(const Call& call, net::HttpResponse response);
   void Answer(const Call& call, const ApiError& error);
   void Generate(const Call& call);
   [[nodiscard]] std::shared_ptr<Exchange> Open(const Call& call, std::string_view id_prefix, PreparedRequest prepared);
@@ -95,21 +106,21 @@ struct Service::Impl {
   [[nodiscard]] PrepareContext Context(text::Encoder& encoder, int key);
 
   // service_endpoints.cc
-  [[nodiscard]] ApiResult<Response> CountTokens(const Call& call);
-  [[nodiscard]] ApiResult<Response> Models(const Call& call);
-  [[nodiscard]] ApiResult<Response> Model(const Call& call);
-  [[nodiscard]] ApiResult<Response> StoredResponse(const Call& call);
-  [[nodiscard]] ApiResult<Response> Tokenize(const Call& call);
-  [[nodiscard]] ApiResult<Response> Detokenize(const Call& call);
-  [[nodiscard]] ApiResult<Response> Live(const Call& call);
-  [[nodiscard]] ApiResult<Response> Ready(const Call& call);
-  [[nodiscard]] ApiResult<Response> MetricsPage(const Call& call);
-  [[nodiscard]] ApiResult<Response> Version(const Call& call);
-  [[nodiscard]] ApiResult<Response> ServerInfo(const Call& call);
-  [[nodiscard]] ApiResult<Response> ClearCache(const Call& call);
-  [[nodiscard]] ApiResult<Response> Load(const Call& call);
-  [[nodiscard]] ApiResult<Response> Stats(const Call& call);
-  [[nodiscard]] ApiResult<Response> Page(const Call& call);
+  [[nodiscard]] ApiResult<net::HttpResponse> CountTokens(const Call& call);
+  [[nodiscard]] ApiResult<net::HttpResponse> Models(const Call& call);
+  [[nodiscard]] ApiResult<net::HttpResponse> Model(const Call& call);
+  [[nodiscard]] ApiResult<net::HttpResponse> StoredResponse(const Call& call);
+  [[nodiscard]] ApiResult<net::HttpResponse> Tokenize(const Call& call);
+  [[nodiscard]] ApiResult<net::HttpResponse> Detokenize(const Call& call);
+  [[nodiscard]] ApiResult<net::HttpResponse> Live(const Call& call);
+  [[nodiscard]] ApiResult<net::HttpResponse> Ready(const Call& call);
+  [[nodiscard]] ApiResult<net::HttpResponse> MetricsPage(const Call& call);
+  [[nodiscard]] ApiResult<net::HttpResponse> Version(const Call& call);
+  [[nodiscard]] ApiResult<net::HttpResponse> ServerInfo(const Call& call);
+  [[nodiscard]] ApiResult<net::HttpResponse> ClearCache(const Call& call);
+  [[nodiscard]] ApiResult<net::HttpResponse> Load(const Call& call);
+  [[nodiscard]] ApiResult<net::HttpResponse> Stats(const Call& call);
+  [[nodiscard]] ApiResult<net::HttpResponse> Page(const Call& call);
   [[nodiscard]] protocol::Json ModelJson(const std::string& name) const;
 };
 

@@ -29,15 +29,15 @@ struct SamplingDefaults {
 
 struct ServiceOptions {
   std::vector<std::string> model_names = {"model"};  // the first one names the model in answers to tools and pages
-  protocol::ModelVersion model_version = protocol::ModelVersion::kV41;
-  std::string version = "0";  // of the program
+  std::string version = "0";                         // of the program
   SamplingDefaults defaults{};
   protocol::RequestLimits limits{};
-  bool default_thinking = true;
-  bool prefix_cache = true;  // where the request does not say
-  int max_queue = 1024;      // requests that wait to be admitted; more are told to come back
-  int n_max = 16;            // choices of one request
-  int workers = 2;           // threads that read bodies and write events
+  bool default_thinking = true;  // where a chat does not say
+  double stream_start_s = 0;     // a stream whose request still waits begins after this long; 0: with its turn
+  bool prefix_cache = true;      // where the request does not say
+  int max_queue = 1024;          // requests that wait to be admitted; more are told to come back
+  int n_max = 16;                // choices of one request
+  int workers = 2;               // threads that write events
   bool log_prompts = false;
   std::function<void(std::string line)> log{};  // takes one JSON object a request; none: no log
   std::uint64_t seed = 0;                       // of ids and of seeds that clients leave out

@@ -333,6 +333,118 @@ TEST(Service, DemandsOnTheFormReachTheCompiler) {
   EXPECT_EQ(served.Post("/v1/chat/completions", Chat(R"(,"regex":5)"))->status(), 400);
 }
 
+TEST(Service, AFormatBesideToolsMeansCallsOrThatForm) {
+  constexpr std::string_view kFormat =
+      R"(,"response_format":{"type":"json_schema","json_schema":{"name":"s","schema":{"type":"integer"}}})";
+  const auto tools = [](std::string_view strict) {
+    return R"(,"tools":[{"type":"function","function":{"name":"f","strict":)" + std::string(strict) +
+           R"(,"parameters":{"type":"object","properties":{}}}}])";
+  };
+  struct Case {
+    std::string more;
+    std::string kind;  // "" for a refusal
+    std::string spec;  // part of it
+  };
+  const Case cases[] = {
+      {tools("false") + std::string(kFormat), "dsml",
+       R"("otherwise":{"kind":"json_schema","spec":{"type":"integer"}})"},
+      {tools("true") + std::string(kFormat), "dsml", R"("otherwise":{"kind":"json_schema")"},
+      {tools("false") + R"(,"response_format":{"type":"json_object"},"stop":[])", "dsml",
+       R"("otherwise":{"kind":"json_schema","spec":{"type":"object"}})"},
+      {tools("false") + R"(,"guided_regex":"a+")", "dsml", R"("otherwise":{"kind":"regex","spec":"a+"})"},
+      {tools("false") + std::string(kFormat) + R"(,"tool_choice":"required")", "dsml", R"("mode":"inside")"},
+      {tools("false") + std::string(kFormat) + R"(,"tool_choice":"none")", "json_schema", R"({"type":"integer"})"},
+      {tools("false") + R"(,"structured_outputs":{"choice":["a"]})", "choice", R"(["a"])"},
+      {tools("true") + R"(,"structured_outputs":{"choice":["a"]})", "", ""},
+      {tools("false") + R"(,"regex":"a","tool_choice":"required")", "", ""},
+  };
+  for (const Case& test : cases) {
+    Served served(Says("7"));
+    const auto reply = served.Post(
+        "/v1/chat/completions",
+        R"({"model":"nano","messages":[{"role":"user","content":"Answer with JSON."}],"thinking":{"type":"disabled"})" +
+            test.more + "}");
+    EXPECT_EQ(reply->status(), test.kind.empty() ? 400 : 200) << test.more << reply->text();
+    const auto compiled = served.engine->compiled();
+    if (test.kind.empty()) continue;
+    ASSERT_EQ(compiled.size(), 1u) << test.more;
+    EXPECT_EQ(compiled[0].kind, test.kind);
+    EXPECT_THAT(compiled[0].spec, HasSubstr(test.spec));
+    EXPECT_EQ(compiled[0].spec.find("otherwise") == std::string::npos,
+              test.spec.find("otherwise") == std::string::npos);
+  }
+}
+
+TEST(Service, AnEchoHasTheLogProbabilitiesOfThePrompt) {
+  Served served(Says(" a time"));
+  // The tokens of "Once upon" are those behind the one that begins every text prompt: -1, -2 and so on.
+  const protocol::Json text =
+      served.Post("/v1/completions", R"({"model":"nano","prompt":"Once upon","echo":true,"logprobs":2})")->json();
+  EXPECT_EQ(At(text, "choices.0.text"), R"("Once upon a time")");
+  EXPECT_EQ(At(text, "choices.0.logprobs.tokens"), R"(["Once"," upon"," a"," time"])");
+  EXPECT_EQ(At(text, "choices.0.logprobs.token_logprobs"), "[-1.0,-2.0,-0.5,-0.5]");
+  EXPECT_EQ(At(text, "choices.0.logprobs.text_offset"), "[0,4,9,11]");
+  EXPECT_NE(At(text, "choices.0.logprobs.top_logprobs.1"), "null");
+  // Of a prompt of ids every token is shown, and the first has nothing before it.
+  const auto ids = served.Post("/v1/completions",
+                               R"({"model":"nano","prompt":[554,550],"echo":true,"logprobs":0,"n":2,"stop":"#"})");
+  for (const std::string choice : {"choices.0.", "choices.1."}) {
+    EXPECT_EQ(At(ids->json(), choice + "logprobs.token_logprobs"), "[null,-1.0,-0.5,-0.5]") << ids->text();
+    EXPECT_EQ(At(ids->json(), choice + "logprobs.top_logprobs.0"), "null");
+  }
+  const auto stream =
+      served.Post("/v1/completions", R"({"model":"nano","prompt":"Once upon","echo":true,"logprobs":1,"stream":true})");
+  EXPECT_THAT(stream->data()[0], HasSubstr(R"("token_logprobs":[-1.0,-2.0])"));
+  EXPECT_EQ(served.engine->requests()[0].prompt_logprobs, 2);
+  (void)served.Post("/v1/completions", R"({"model":"nano","prompt":"Once","logprobs":2})");
+  EXPECT_EQ(served.engine->requests().back().prompt_logprobs, -1) << "without an echo nobody sees them";
+}
+
+// Whatever ends it, a stream of each API ends exactly once and in its own words.
+TEST(Service, EveryStreamEndsOnceHoweverItEnds) {
+  struct Api {
+    std::string path;
+    std::string body;
+    std::vector<std::string> ends;  // event names or data that end a stream
+  };
+  const Api apis[] = {
+      {"/v1/chat/completions", Chat(R"(,"stream":true,"max_tokens":4000)"), {R"({"error":)", "[DONE]"}},
+      {"/v1/completions",
+       R"({"model":"nano","prompt":"a","stream":true,"max_tokens":4000})",
+       {R"({"error":)", "[DONE]"}},
+      {"/v1/responses",
+       R"({"model":"nano","input":"Hi","stream":true,"max_output_tokens":4000})",
+       {"response.completed", "response.failed", "response.incomplete"}},
+      {"/v1/messages",
+       R"({"model":"nano","max_tokens":4000,"messages":[{"role":"user","content":"Hi"}],"stream":true})",
+       {"message_stop", "error"}}};
+  for (const Api& api : apis) {
+    for (const std::string_view how : {"end", "error", "drain", "cancel"}) {
+      FakeEngineOptions engine;
+      const std::size_t tokens = how == "end" || how == "error" ? 5 : 4000;
+      engine.say = [tokens](const engine::EngineRequest&, int) { return std::vector<TokenId>(tokens, 300); };
+      engine.step_gap = std::chrono::microseconds(200);
+      if (how == "error") engine.fail_after = Error{ErrorCode::kDevice, "gone", ""};
+      Served served(engine);
+      const auto reply = served.Begin("POST", api.path, api.body);
+      reply->WaitForText("data:");
+      if (how == "drain") served.service->Shutdown();
+      if (how == "cancel") reply->Close();
+      if (how != "cancel") reply->Wait();
+      served.WaitIdle();
+      int ends = 0;
+      const std::vector<std::string> names = reply->names(), data = reply->data();
+      for (const std::string& end : api.ends) {
+        ends += static_cast<int>(std::count(names.begin(), names.end(), end));
+        for (const std::string& line : data) ends += end == "[DONE]" || end[0] == '{' ? line.starts_with(end) : 0;
+      }
+      EXPECT_EQ(ends, how == "cancel" ? 0 : 1) << api.path << " " << how << "\n" << reply->text().substr(0, 2000);
+      EXPECT_EQ(reply->ends(), how == "cancel" ? 0 : 1) << api.path << " " << how;
+      EXPECT_EQ(served.service->open_requests(), 0);
+    }
+  }
+}
+
 TEST(Service, TimingsOnDemand) {
   FakeEngineOptions engine = Says("Hello");
   engine.cached_tokens = 2;
@@ -439,11 +551,11 @@ TEST(Service, ManyStreamsAtOnceDoNotMix) {
   };
   Served served(engine);
   std::vector<std::shared_ptr<MemoryReply>> replies;
-  for (int i = 0; i < 200; ++i)
+  for (int i = 0; i < 500; ++i)
     replies.push_back(served.Begin(
         "POST", "/v1/completions",
         R"({"model":"nano","prompt":"x","max_tokens":20,"stream":true,"seed":)" + std::to_string(i) + "}"));
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 500; ++i) {
     replies[static_cast<std::size_t>(i)]->Wait();
     std::string want;
     for (int k = 0; k < 20; ++k) want += *NanoTokenizer().TokenBytes(static_cast<TokenId>(300 + i));

@@ -48,14 +48,14 @@ bool IsTraceparent(std::string_view value) {
          !AllZero(parent);
 }
 
-Trace TraceOf(const Headers& headers, IdSource& ids) {
+Trace TraceOf(const net::Headers& headers, IdSource& ids) {
   Trace trace;
-  const std::string_view given = FindHeader(headers, "x-request-id");
+  const std::string_view given = headers.Get("x-request-id");
   trace.request_id = IsVisible(given, kRequestIdMax) ? std::string(given) : "req_" + ids.Next();
-  const std::string_view parent = FindHeader(headers, "traceparent");
+  const std::string_view parent = headers.Get("traceparent");
   if (!IsTraceparent(parent)) return trace;
   trace.traceparent = parent;
-  const std::string_view state = FindHeader(headers, "tracestate");
+  const std::string_view state = headers.Get("tracestate");
   if (IsVisible(state, kTracestateMax)) trace.tracestate = state;
   return trace;
 }

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "galley/serve/transport.h"
+#include "galley/net/http_message.h"
 
 namespace galley::serve {
 
@@ -29,7 +29,7 @@ struct Trace {
   std::string traceparent;  // W3C, "" when the request had none or a malformed one
   std::string tracestate;
 };
-[[nodiscard]] Trace TraceOf(const Headers& headers, IdSource& ids);
+[[nodiscard]] Trace TraceOf(const net::Headers& headers, IdSource& ids);
 // Whether `value` has the form of a W3C traceparent header of version 00.
 [[nodiscard]] bool IsTraceparent(std::string_view value);
 

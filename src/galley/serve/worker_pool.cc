@@ -18,7 +18,7 @@ struct WorkerPool::Shared {
   bool stopping = false;
   std::vector<std::thread> threads;
 
-  void Run(int worker) {
+  void Run() {
     std::unique_lock lock(mutex);
     while (true) {
       ++idle;
@@ -28,7 +28,7 @@ struct WorkerPool::Shared {
       Job job = std::move(jobs.front());
       jobs.pop_front();
       lock.unlock();
-      job(worker);
+      job();
       job = nullptr;  // what it holds is released outside the lock
       lock.lock();
     }
@@ -36,7 +36,7 @@ struct WorkerPool::Shared {
 };
 
 WorkerPool::WorkerPool(int threads) : shared_(std::make_unique<Shared>()) {
-  for (int i = 0; i < threads; ++i) shared_->threads.emplace_back([shared = shared_.get(), i] { shared->Run(i); });
+  for (int i = 0; i < threads; ++i) shared_->threads.emplace_back([shared = shared_.get()] { shared->Run(); });
 }
 
 WorkerPool::~WorkerPool() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that run the service's work: reading bodies, tokenizing, turning tokens into events. Jobs of one exchange
+// Threads that turn tokens into events. Jobs of one exchange
 // never run at the same time because the exchange posts itself once (exchange.h). Post may be called from any thread;
 // the destructor runs what is queued and joins.
 #pragma once
@@ -11,8 +11,7 @@ namespace galley::serve {
 
 class WorkerPool {
  public:
-  // `worker` is in [0, threads).
-  using Job = std::function<void(int worker)>;
+  using Job = std::function<void()>;
 
   explicit WorkerPool(int threads);
   ~WorkerPool();

@@ -144,6 +144,7 @@ double PlannedThroughput(const VerifyCase& setting) {
   double us = 0;
   std::int64_t tokens = 0;
   std::vector<int> drafting, lengths;
+  std::vector<float> scratch;
   for (int step = 0; step < setting.steps; ++step) {
     drafting.clear();
     for (int i = 0; i < setting.sequences; ++i) {
@@ -160,7 +161,7 @@ double PlannedThroughput(const VerifyCase& setting) {
     }
     world.Draft(step, drafting);
     lengths.assign(drafting.size(), 0);
-    sched::ChooseRows(world.survivals(), kDrafts, budget.drafts, lengths);
+    sched::ChooseRows(world.survivals(), kDrafts, budget.drafts, lengths, scratch);
     tokens += setting.sequences;
     int rows = setting.sequences;
     for (std::size_t i = 0; i < drafting.size(); ++i) {

@@ -101,7 +101,8 @@ class CpuBackend final : public Backend {
   void RunAttention(const Args& args, int shared, BFloat16* unrotated, std::size_t places_max, const Places& places);
   void WriteEntry(const CompressArgs& args, const SequenceEntry& sequence, std::int64_t entry, const float* pooled,
                   int worker);
-  std::vector<ExpertBatch> GatherExperts(const MoeArgs& args);
+  // In memory_.
+  std::span<ExpertBatch> GatherExperts(const MoeArgs& args);
   // Fills the results of these batches, rows from batch.first on.
   void RunExperts(const MoeArgs& args, std::span<ExpertBatch> batches, BFloat16* results);
   // The same for experts that may have to be read first, as many at a time as the store holds.
@@ -117,6 +118,7 @@ class CpuBackend final : public Backend {
   std::size_t next_rope_ = 0;
   std::unique_ptr<ExpertStore> store_;
   std::vector<const ExpertWeights*> foreseen_;  // of the next layer
+  std::vector<TokenChance> sample_scratch_;
 };
 
 // Turns the last `dims` values of x by the angles of a row of a RopeTable (sign -1: back), rounding to bf16.

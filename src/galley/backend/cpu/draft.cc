@@ -61,7 +61,7 @@ void CpuBackend::DraftChain(const DraftChainArgs& args) {
       SampleParams params = args.params[s];
       params.position += static_cast<Position>(i);
       // A row without a usable logit drafts token 0; the target model decides anyway.
-      token = SampleRow({logits, vocab}, params).value_or(0);
+      token = SampleRow({logits, vocab}, params, sample_scratch_).value_or(0);
       args.tokens[row] = token;
     }
   }

@@ -73,7 +73,7 @@ struct CpuBackend::ExpertBatch {
   PackedRows activated;
 };
 
-std::vector<CpuBackend::ExpertBatch> CpuBackend::GatherExperts(const MoeArgs& args) {
+std::span<CpuBackend::ExpertBatch> CpuBackend::GatherExperts(const MoeArgs& args) {
   const std::size_t choices = static_cast<std::size_t>(args.rows) * static_cast<std::size_t>(args.topk);
   auto* rows = memory_.Take<std::int32_t>(choices);
   auto* weights = memory_.Take<float>(choices);
@@ -88,24 +88,25 @@ std::vector<CpuBackend::ExpertBatch> CpuBackend::GatherExperts(const MoeArgs& ar
     rows[at] = static_cast<std::int32_t>(i / static_cast<std::size_t>(args.topk));
     weights[at] = args.weights[i];
   }
-  std::vector<ExpertBatch> batches;
+  auto* batches = memory_.Take<ExpertBatch>(static_cast<std::size_t>(args.expert_count) + 1);
+  std::size_t used = 0;
   for (int e = 0; e < args.expert_count; ++e) {
     const int count = begins[e + 1] - begins[e];
     if (count == 0) continue;
-    batches.push_back({.expert = &args.routed[e],
+    batches[used++] = {.expert = &args.routed[e],
                        .rows = count,
                        .row_list = rows + begins[e],
                        .row_weights = weights + begins[e],
                        .first = begins[e],
                        .x = {},
-                       .activated = {}});
+                       .activated = {}};
   }
   ExpertBatch shared;
   shared.expert = &args.shared;
   shared.rows = args.rows;
   shared.first = static_cast<int>(choices);
-  batches.push_back(shared);
-  return batches;
+  batches[used++] = shared;
+  return {batches, used};
 }
 
 void CpuBackend::RunExperts(const MoeArgs& args, std::span<ExpertBatch> batches, BFloat16* results) {
@@ -113,17 +114,18 @@ void CpuBackend::RunExperts(const MoeArgs& args, std::span<ExpertBatch> batches,
   const WeightFormat routed_format = batches[0].expert->w1.format;
   const PackedRows routed_x =
       routed_format == args.shared.w1.format ? shared_x : PackForLayer(batches[0].expert->w1, args.x, args.rows);
-  std::vector<ProductArgs> products;
-  std::vector<std::pair<float*, float*>> outputs;  // gate and up of each batch
-  for (ExpertBatch& batch : batches) {
+  const std::span products(memory_.Take<ProductArgs>(2 * batches.size()), 2 * batches.size());  // gate and up of each
+  std::size_t rows_in_all = 0;
+  for (std::size_t b = 0; b < batches.size(); ++b) {
+    ExpertBatch& batch = batches[b];
+    rows_in_all += static_cast<std::size_t>(batch.rows);
     batch.x = batch.row_list == nullptr ? shared_x : routed_x;
     const auto size = static_cast<std::size_t>(batch.rows) * static_cast<std::size_t>(batch.expert->w1.rows);
-    outputs.emplace_back(memory_.Take<float>(size), memory_.Take<float>(size));
-    for (const auto& [weight, out] :
-         {std::pair{&batch.expert->w1, outputs.back().first}, std::pair{&batch.expert->w3, outputs.back().second}}) {
-      products.push_back(ProductOf(*weight, batch.x, batch.rows));
-      products.back().x_rows = batch.row_list;
-      products.back().out = out;
+    for (const std::size_t up : {0u, 1u}) {
+      ProductArgs& product = products[2 * b + up];
+      product = ProductOf(up == 0 ? batch.expert->w1 : batch.expert->w3, batch.x, batch.rows);
+      product.x_rows = batch.row_list;
+      product.out = memory_.Take<float>(size);
     }
   }
   RunProducts(products);
@@ -135,7 +137,8 @@ void CpuBackend::RunExperts(const MoeArgs& args, std::span<ExpertBatch> batches,
     const float* up;
     int index;
   };
-  std::vector<Row> rows;
+  const std::span rows(memory_.Take<Row>(rows_in_all), rows_in_all);
+  std::size_t row_count = 0;
   std::int64_t widest = 0;
   for (std::size_t b = 0; b < batches.size(); ++b) {
     ExpertBatch& batch = batches[b];
@@ -144,7 +147,7 @@ void CpuBackend::RunExperts(const MoeArgs& args, std::span<ExpertBatch> batches,
     batch.activated.stride = PackedBytes(PackingOf(w2.format), w2.cols) + 64;
     batch.activated.data = memory_.Take<std::byte>(batch.activated.stride * static_cast<std::size_t>(batch.rows));
     for (int i = 0; i < batch.rows; ++i)
-      rows.push_back({&batch, outputs[b].first + i * w2.cols, outputs[b].second + i * w2.cols, i});
+      rows[row_count++] = {&batch, products[2 * b].out + i * w2.cols, products[2 * b + 1].out + i * w2.cols, i};
   }
   const auto count = static_cast<std::int64_t>(rows.size());
   worker_memory_.Reserve(static_cast<std::size_t>(widest) * sizeof(BFloat16));
@@ -164,12 +167,12 @@ void CpuBackend::RunExperts(const MoeArgs& args, std::span<ExpertBatch> batches,
                           batch.activated.stride * static_cast<std::size_t>(row.index)});
   });
 
-  products.clear();
-  for (const ExpertBatch& batch : batches) {
-    products.push_back(ProductOf(batch.expert->w2, batch.activated, batch.rows));
-    products.back().out_bf16 = results + static_cast<std::size_t>(batch.first * batch.expert->w2.rows);
+  for (std::size_t b = 0; b < batches.size(); ++b) {
+    const ExpertBatch& batch = batches[b];
+    products[b] = ProductOf(batch.expert->w2, batch.activated, batch.rows);
+    products[b].out_bf16 = results + static_cast<std::size_t>(batch.first * batch.expert->w2.rows);
   }
-  RunProducts(products);
+  RunProducts(products.first(batches.size()));
 }
 
 void CpuBackend::RunStoredExperts(const MoeArgs& args, std::span<ExpertBatch> batches, BFloat16* results) {
@@ -229,7 +232,7 @@ void CpuBackend::ForeseeMoe(const ForeseeArgs& args) {
 
 void CpuBackend::Moe(const MoeArgs& args) {
   memory_.Reset();
-  std::vector<ExpertBatch> batches = GatherExperts(args);
+  const std::span<ExpertBatch> batches = GatherExperts(args);
   const auto dim = static_cast<std::size_t>(args.shared.w1.cols);
   const auto topk = static_cast<std::size_t>(args.topk), rows = static_cast<std::size_t>(args.rows);
   // Results of all batches, one row for each choice and then one for each row of the step.

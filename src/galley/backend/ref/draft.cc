@@ -81,6 +81,7 @@ void RefBackend::DraftChain(const DraftChainArgs& args) {
   const auto vocab = static_cast<std::size_t>(args.head.rows);
   std::vector<float> joined(dim + rank);  // [x ; embedding of the token before]
   std::vector<float> embedding(rank);
+  std::vector<TokenChance> scratch;
   for (std::size_t s = 0; s < static_cast<std::size_t>(args.sequences); ++s) {
     TokenId token = args.first_tokens[s];
     for (std::size_t i = 0; i < static_cast<std::size_t>(args.block); ++i) {
@@ -97,7 +98,7 @@ void RefBackend::DraftChain(const DraftChainArgs& args) {
       SampleParams params = args.params[s];
       params.position += static_cast<Position>(i);
       // A row without a usable logit drafts token 0; the target model decides anyway.
-      token = SampleRow(logits, params).value_or(0);
+      token = SampleRow(logits, params, scratch).value_or(0);
       args.tokens[row] = token;
     }
   }

@@ -17,15 +17,14 @@ std::int32_t& IdAt(const EngramRowsArgs& args, std::int32_t slot, Position p) {
 }
 
 // Compressed ids of position p and the ones before it; from the first missing or dead one on, `pad`.
-std::vector<std::int64_t> History(const EngramRowsArgs& args, std::int32_t slot, Position p) {
-  std::vector<std::int64_t> ids(static_cast<std::size_t>(args.max_ngram), args.pad);
+void History(const EngramRowsArgs& args, std::int32_t slot, Position p, std::vector<std::int64_t>& ids) {
+  ids.assign(static_cast<std::size_t>(args.max_ngram), args.pad);
   for (int s = 0; s < args.max_ngram; ++s) {
     if (p < s) break;
     const std::int32_t id = IdAt(args, slot, p - s);
     if (id < 0) break;
     ids[static_cast<std::size_t>(s)] = id;
   }
-  return ids;
 }
 
 void HashRow(const EngramRowsArgs& args, const EngramHashView& hash, const std::vector<std::int64_t>& ids,
@@ -48,9 +47,9 @@ void RefBackend::EngramRows(const EngramRowsArgs& args) {
     const std::int32_t slot = args.step.sequence_of(t).slot;
     const bool image = args.step.image_rows != nullptr && args.step.image_rows[t] != 0;
     IdAt(args, slot, args.step.positions[t]) = image ? -1 : args.compressed_ids[args.step.tokens[t]];
-    const std::vector<std::int64_t> ids = History(args, slot, args.step.positions[t]);
+    History(args, slot, args.step.positions[t], engram_ids_);
     for (int layer = 0; layer < args.layers; ++layer) {
-      HashRow(args, args.hashes[layer], ids,
+      HashRow(args, args.hashes[layer], engram_ids_,
               args.rows + (static_cast<std::int64_t>(layer) * args.step.rows + t) * columns);
     }
   }

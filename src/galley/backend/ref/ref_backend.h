@@ -53,6 +53,7 @@ class RefBackend final : public Backend {
   std::uint64_t allocated_ = 0;  // bytes handed out in all; plans are made once, so what is freed is not counted
   std::int64_t allocations_ = 0;
   std::vector<Buffer> aligned_copies_;
+  std::vector<std::int64_t> engram_ids_;  // scratch of EngramRows, which the cpu backend uses too
 };
 
 }  // namespace galley::backend

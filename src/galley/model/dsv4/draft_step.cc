@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The draft head of V4.1, DSpark (specification 2.12): a block of rows after the newest committed position, through
 // three small stages whose attention sees committed rows through rings made from the main hidden.
+#include <algorithm>
 #include <numeric>
 
 #include "galley/base/check.h"
@@ -48,7 +49,7 @@ void ForwardStep::RunDraftStage(int stage) {
   MoeSite(c.n_layers + stage, weights.moe, c.dspark.n_activated_experts);
 }
 
-Result<std::vector<Draft>> ForwardStep::RunDrafts(std::span<const DraftInput> inputs) {
+Result<std::span<const Draft>> ForwardStep::RunDrafts(std::span<const DraftInput> inputs) {
   const Config& c = m_.config;
   CHECK(m_.options.drafts) << "the model was made without drafts";
   CHECK(!inputs.empty() && static_cast<int>(inputs.size()) <= m_.options.sequences_max)
@@ -78,12 +79,15 @@ Result<std::vector<Draft>> ForwardStep::RunDrafts(std::span<const DraftInput> in
   return DrawDrafts(inputs);
 }
 
-Result<std::vector<Draft>> ForwardStep::DrawDrafts(std::span<const DraftInput> inputs) {
+Result<std::span<const Draft>> ForwardStep::DrawDrafts(std::span<const DraftInput> inputs) {
   const Config& c = m_.config;
   const DraftWeights& draft = m_.weights.draft;
-  std::vector<std::int32_t> rows(static_cast<std::size_t>(view().rows)), first_tokens;
+  std::vector<std::int32_t>&rows = m_.draft_rows, &first_tokens = m_.draft_first_tokens;
+  rows.resize(static_cast<std::size_t>(view().rows));
   std::iota(rows.begin(), rows.end(), 0);
-  std::vector<backend::SampleParams> params;
+  std::vector<backend::SampleParams>& params = m_.draft_params;
+  first_tokens.clear();
+  params.clear();
   for (const DraftInput& input : inputs) {
     first_tokens.push_back(input.token);
     params.push_back(input.sampling);
@@ -110,9 +114,10 @@ Result<std::vector<Draft>> ForwardStep::DrawDrafts(std::span<const DraftInput> i
                           .tokens = w_.draft_tokens.as<std::int32_t>(),
                           .confidences = w_.draft_confidences.as<float>()});
   RETURN_IF_ERROR(m_.backend->Synchronize());
-  std::vector<Draft> drafts(inputs.size());
+  std::vector<Draft>& drafts = m_.drafts;
+  drafts.resize(std::max(drafts.size(), inputs.size()));
   const auto block = static_cast<std::size_t>(c.dspark.block_size), vocab = static_cast<std::size_t>(c.vocab_size);
-  for (std::size_t s = 0; s < drafts.size(); ++s) {
+  for (std::size_t s = 0; s < inputs.size(); ++s) {
     drafts[s].tokens.resize(block);
     drafts[s].confidences.resize(block);
     drafts[s].logits = w_.draft_logits.as<float>() + s * block * vocab;
@@ -121,7 +126,7 @@ Result<std::vector<Draft>> ForwardStep::DrawDrafts(std::span<const DraftInput> i
     RETURN_IF_ERROR(m_.backend->CopyToHost(drafts[s].confidences.data(), w_.draft_confidences.as<float>() + s * block,
                                            block * sizeof(float)));
   }
-  return drafts;
+  return std::span(drafts).first(inputs.size());
 }
 
 }  // namespace galley::model

@@ -116,8 +116,9 @@ class Model {
   // returned before. Errors: kDevice.
   [[nodiscard]] Result<const float*> RowLogits(int sequence, int first, int count, StateStorage& state);
 
-  // Drafts for sequences whose committed rows have all been run with options().drafts. Errors: kDevice.
-  [[nodiscard]] Result<std::vector<Draft>> Drafts(std::span<const DraftInput> inputs, StateStorage& state);
+  // Drafts for sequences whose committed rows have all been run with options().drafts; valid until the next call.
+  // Errors: kDevice.
+  [[nodiscard]] Result<std::span<const Draft>> Drafts(std::span<const DraftInput> inputs, StateStorage& state);
 
   struct Impl;  // model_impl.h
 

@@ -34,6 +34,9 @@ struct Model::Impl {
   StepRows all_rows, tail_rows;
   std::vector<std::int32_t> logit_rows, block_ids;
   std::vector<backend::DraftStageKv> draft_stages;
+  std::vector<std::int32_t> draft_rows, draft_first_tokens;
+  std::vector<backend::SampleParams> draft_params;
+  std::vector<Draft> drafts;  // of the last call; more when a call before had more
   // Of the last step: rows of its sequences that ran the decoder layers, whose final activations are in workspace.x.
   std::vector<backend::SequenceEntry> scored;
 
@@ -62,7 +65,7 @@ class ForwardStep {
   [[nodiscard]] Result<const float*> Run(std::span<const SequenceInput> sequences, const LayerRange* range);
   [[nodiscard]] Result<const float*> RowLogits(int sequence, int first, int count);
   // draft_step.cc
-  [[nodiscard]] Result<std::vector<Draft>> RunDrafts(std::span<const DraftInput> inputs);
+  [[nodiscard]] Result<std::span<const Draft>> RunDrafts(std::span<const DraftInput> inputs);
 
  private:
   // Copies the host arrays of one row set to the device and points its view at them.
@@ -70,6 +73,7 @@ class ForwardStep {
   // The residual stream that the first layer of this run reads.
   [[nodiscard]] Status StartStream(const LayerRange* range);
   void EmbedRows();
+  void FindEngramRows();
   void Collapse();
   void RunLayer(int layer);
   void EngramLayer(int layer);
@@ -90,9 +94,12 @@ class ForwardStep {
   // Draft head: rings of the step's rows; a block of rows through the stages.
   void StoreDraftWindow();
   void RunDraftStage(int stage);
-  [[nodiscard]] Result<std::vector<Draft>> DrawDrafts(std::span<const DraftInput> inputs);
+  [[nodiscard]] Result<std::span<const Draft>> DrawDrafts(std::span<const DraftInput> inputs);
   [[nodiscard]] const float* Logits(const std::vector<std::int32_t>& rows);
-  void Head(const std::vector<std::int32_t>& rows);
+  void Head(const std::int32_t* rows, int count);
+  // Decode steps, padded to few sizes, which a backend may record once and replay.
+  [[nodiscard]] bool CanRepeat() const;
+  [[nodiscard]] Result<const float*> RunRepeated();
 
   [[nodiscard]] RowSet& set() { return w_.sets[static_cast<std::size_t>(current_)]; }
   [[nodiscard]] const backend::StepView& view() { return set().view; }

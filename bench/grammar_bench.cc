@@ -104,7 +104,7 @@ class Bench {
   void Schema(const JsonValue& row) {
     const std::string& id = row.Find("id")->text;
     const auto schema = grammar::ParseJson(row.Find("schema")->text);
-    if (!schema) return;
+    if (!schema) return BadRow();
     const double start = NowUs();
     auto compiled = grammar::CompileJsonSchema(*schema, compile_, vocabulary_);
     if (!compiled) {
@@ -130,13 +130,13 @@ class Bench {
 
   void Report(double build_ms) {
     if (options_.json) {
-      fmt::print("{{\"ids\":{},\"build_ms\":{:.1f},\"tokens\":{},\"refused\":{},\"rejected\":{}", vocabulary_->size(),
-                 build_ms, mask_us_.values.size(), refused_, rejected_);
+      fmt::print("{{\"ids\":{},\"build_ms\":{:.1f},\"tokens\":{},\"refused\":{},\"rejected\":{},\"bad_rows\":{}",
+                 vocabulary_->size(), build_ms, mask_us_.values.size(), refused_, rejected_, bad_rows_);
     } else {
       fmt::print("vocabulary {} ids, trie of {} nodes, built in {:.1f} ms\n", vocabulary_->size(),
                  vocabulary_->trie().size(), build_ms);
-      fmt::print("whitespace {}, {} tokens, {} schemas refused, {} valid texts rejected\n", options_.whitespace,
-                 mask_us_.values.size(), refused_, rejected_);
+      fmt::print("whitespace {}, {} tokens, {} schemas refused, {} valid texts rejected, {} rows unreadable\n",
+                 options_.whitespace, mask_us_.values.size(), refused_, rejected_, bad_rows_);
     }
     for (Series* series : {&first_, &mask_us_, &accept_us_, &megabytes_}) series->Print(options_.json);
     if (options_.json) fmt::print("}}\n");
@@ -146,7 +146,9 @@ class Bench {
     }
   }
 
-  [[nodiscard]] bool good() const { return rejected_ == 0; }
+  // A row that is no schema with its texts.
+  void BadRow() { ++bad_rows_; }
+  [[nodiscard]] bool good() const { return rejected_ == 0 && bad_rows_ == 0; }
 
  private:
   // False when the text is refused.
@@ -181,7 +183,7 @@ class Bench {
   std::ofstream dump_;
   Series first_{"first_mask", "ms", {}}, mask_us_{"mask", "us", {}}, accept_us_{"accept", "us", {}};
   Series megabytes_{"memory", "MB", {}};
-  std::size_t refused_ = 0, rejected_ = 0;
+  std::size_t refused_ = 0, rejected_ = 0, bad_rows_ = 0;
   std::vector<std::pair<double, std::string>> slow_;
 };
 
@@ -209,7 +211,14 @@ int Main(int argc, char** argv) {
   Bench bench(std::move(options), vocabulary->vocabulary);
   for (std::size_t at = 0; at < cases.size();) {
     const std::size_t end = std::min(cases.find('\n', at), cases.size());
-    if (const auto row = grammar::ParseJson(std::string_view(cases).substr(at, end - at))) bench.Schema(*row);
+    const auto row = grammar::ParseJson(std::string_view(cases).substr(at, end - at));
+    const bool whole =
+        row && row->Find("id") != nullptr && row->Find("schema") != nullptr && row->Find("tests") != nullptr;
+    if (whole) {
+      bench.Schema(*row);
+    } else {
+      bench.BadRow();
+    }
     at = end + 1;
   }
   bench.Report(build_ms);

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs each libFuzzer target that a build folder declares for some seconds: run_fuzzers.sh build/fuzz 20. Inputs that
-# a target learns are kept in <build folder>/corpus; seeds and words of target X_fuzz are read from fuzz/corpus/X and
+# a target learns are kept in <build folder>/corpus; seeds of target X_fuzz are corpus/X of fuzz/corpus.tar.xz, its words
 # fuzz/X.dict. A crash leaves its input beside the corpus and ends the run with the command that repeats it.
 set -euo pipefail
 
 build=$1
 seconds=$2
 found=0
+mkdir -p "$build/seeds"
+tar xJf fuzz/corpus.tar.xz -C "$build/seeds"
 while read -r target; do
   found=1
   name=$(basename "$target")
@@ -16,7 +18,7 @@ while read -r target; do
   extra=()
   [[ -f fuzz/${name%_fuzz}.dict ]] && extra+=("-dict=fuzz/${name%_fuzz}.dict")
   extra+=("$corpus")
-  [[ -d fuzz/corpus/${name%_fuzz} ]] && extra+=("fuzz/corpus/${name%_fuzz}")
+  [[ -d $build/seeds/corpus/${name%_fuzz} ]] && extra+=("$build/seeds/corpus/${name%_fuzz}")
   echo "== $name, $seconds s"
   if ! "$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 -verbosity=0 \
     -artifact_prefix="$corpus-" "${extra[@]}" >"$corpus.log" 2>&1; then

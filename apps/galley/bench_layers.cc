@@ -15,6 +15,7 @@
 #include "galley/backend/cpu/cpu_backend.h"
 #include "galley/backend/cpu/topology.h"
 #include "galley/base/check.h"
+#include "galley/base/math.h"
 #include "galley/base/rng.h"
 
 namespace galley::app {
@@ -23,15 +24,17 @@ namespace {
 using backend::Weight;
 using backend::WeightFormat;
 
-// Hidden size and so on of one layer; formats and ops are those of V4.1 whatever the shape.
+// Hidden size and so on of one layer; ops are those of V4.1 whatever the shape. V4's FP8 weights have one scale for 128
+// by 128 values: that is sixteen equal ones of 32 by 32, which is how its matrices are read.
 struct Shape {
   std::string_view name;
+  int scale_block;  // of FP8 weights
   int dim, q_rank, heads, head_dim, o_groups, o_rank, inter, experts, topk, index_heads, index_topk;
 };
 constexpr Shape kShapes[] = {
-    {"v41", 5120, 1280, 64, 512, 8, 1024, 2304, 384, 6, 32, 512},
-    {"v4flash", 4096, 1024, 64, 512, 8, 1024, 2048, 256, 6, 64, 512},
-    {"v4pro", 7168, 1536, 128, 512, 16, 1024, 3072, 384, 6, 64, 1024},
+    {"v41", 32, 5120, 1280, 64, 512, 8, 1024, 2304, 384, 6, 32, 512},
+    {"v4flash", 128, 4096, 1024, 64, 512, 8, 1024, 2048, 256, 6, 64, 512},
+    {"v4pro", 128, 7168, 1536, 128, 512, 16, 1024, 3072, 384, 6, 64, 1024},
 };
 constexpr int kCopies = 4, kIndexDim = 128, kRopeDims = 64, kWindow = 128, kHistory = 8192, kPrefillRows = 512;
 constexpr int kDenseSets = 2;  // used in turn, so that no cache holds what the next run reads
@@ -56,7 +59,7 @@ std::byte* Random(std::vector<Bytes>& store, std::size_t bytes, std::uint64_t ke
 
 struct Matrices {
   std::vector<Bytes> store;
-  double bytes = 0;
+  int scale_block = 32;
 
   Weight Make(WeightFormat format, std::int64_t rows, std::int64_t cols) {
     const auto n = static_cast<std::size_t>(rows * cols);
@@ -68,7 +71,7 @@ struct Matrices {
         break;
       case WeightFormat::kFp8Block32:
         weight.data = Random(store, n, 0xB7B7B7B7B7B7B7B7ull, 0x2020202020202020ull);
-        weight.scales = Scales(n / 1024);
+        weight.scales = BlockScales(rows, cols);
         break;
       case WeightFormat::kBF16:
         weight.data = Random(store, n * 2, 0x807F807F807F807Full, 0x3C003C003C003C00ull);
@@ -85,26 +88,22 @@ struct Matrices {
   }
 
  private:
+  const std::uint8_t* BlockScales(std::int64_t rows, std::int64_t cols) {
+    const std::int64_t down = CeilDiv<std::int64_t>(rows, 32), across = CeilDiv<std::int64_t>(cols, 32);
+    const std::uint8_t* scales = Scales(static_cast<std::size_t>(down * across));
+    auto* spread = const_cast<std::uint8_t*>(scales);
+    const std::int64_t step = scale_block / 32;
+    for (std::int64_t r = 0; r < down; ++r) {
+      for (std::int64_t c = 0; c < across; ++c)
+        spread[r * across + c] = scales[r / step * step * across + c / step * step];
+    }
+    return scales;
+  }
   const std::uint8_t* Scales(std::size_t count) {
     return reinterpret_cast<const std::uint8_t*>(
         Random(store, count, 0x0303030303030303ull, 0x7474747474747474ull));  // 2^-11 … 2^-8
   }
 };
-
-std::size_t WeightBytes(const Weight& w) {
-  const auto n = static_cast<std::size_t>(w.rows * w.cols);
-  switch (w.format) {
-    case WeightFormat::kMxfp4:
-      return n / 2 + n / 32;
-    case WeightFormat::kFp8Block32:
-      return n + n / 1024;
-    case WeightFormat::kBF16:
-      return n * 2;
-    case WeightFormat::kF32:
-      return n * 4;
-  }
-  return 0;
-}
 
 struct Dense {
   Weight wq_a, wq_b, wkv, wo_a, wo_b, index_q, index_w, gate, fn_attn, fn_ffn;
@@ -141,14 +140,11 @@ struct Op {
   std::function<void(int run)> call;
 };
 
-double ExpertBytes(const backend::ExpertWeights& e) {
-  return static_cast<double>(WeightBytes(e.w1) + WeightBytes(e.w2) + WeightBytes(e.w3));
-}
-
 // A layer with everything it works on, for steps of up to kPrefillRows rows.
 class Layer {
  public:
   Layer(backend::cpu::CpuBackend& cpu, const Shape& shape) : cpu_(cpu), s_(shape) {
+    weights_.scale_block = s_.scale_block;
     for (Dense& set : dense_) set = MakeDense(weights_, s_);
     for (int e = 0; e < kExpertsHeld; ++e) experts_.push_back(MakeExpert(weights_, WeightFormat::kMxfp4, s_));
     const auto rows = static_cast<std::size_t>(kPrefillRows), dim = static_cast<std::size_t>(s_.dim);
@@ -250,7 +246,7 @@ std::vector<Op> Layer::Ops(int rows) {
   const auto size = [](const Weight& w) { return static_cast<double>(w.rows * w.cols); };
   const auto bytes = [](std::initializer_list<const Weight*> list) {
     double sum = 0;
-    for (const Weight* w : list) sum += static_cast<double>(WeightBytes(*w));
+    for (const Weight* w : list) sum += static_cast<double>(backend::cpu::BytesOf(*w));
     return sum;
   };
   const double t = rows;
@@ -327,7 +323,9 @@ std::vector<Op> Layer::Ops(int rows) {
                                .experts = route_.data(),
                                .weights = routed_.data()});
                  }});
-  ops.push_back({"experts", touched * ExpertBytes(experts_[0]) + ExpertBytes(d.shared),
+  ops.push_back({"experts",
+                 touched * static_cast<double>(backend::cpu::BytesOf(experts_[0])) +
+                     static_cast<double>(backend::cpu::BytesOf(d.shared)),
                  2 * t * (s_.topk + 1) * 3 * s_.inter * s_.dim, [=, this](int run) {
                    // Every step takes other experts, evenly.
                    for (int i = 0; i < rows * s_.topk; ++i)
@@ -452,12 +450,13 @@ Result<int> RunBenchLayers(Context& context) {
       std::find_if(std::begin(kShapes), std::end(kShapes), [&](const Shape& s) { return s.name == shape_name; });
   CHECK(shape != std::end(kShapes)) << "the option table allows " << shape_name;
   ASSIGN_OR_RETURN(const backend::cpu::IsaEntry* isa, backend::cpu::FindIsa(values.String("isa")));
-  const int threads = backend::cpu::PlaceThreads(static_cast<int>(values.Int("threads"))).threads;
-  backend::cpu::CpuBackend cpu({.threads = threads, .isa = "auto", .processors = {}}, *isa);
+  const backend::cpu::Placement placement = backend::cpu::PlaceThreads(static_cast<int>(values.Int("threads")));
+  const int threads = placement.threads;
+  backend::cpu::CpuBackend cpu({.threads = threads, .isa = "auto", .processors = placement.processors}, *isa);
   const bool processor_time = values.Bool("processor-time");
   const Stopwatch watch(processor_time, threads);
 
-  backend::cpu::Team team(threads);
+  backend::cpu::Team team(threads, placement.processors);
   const Ceiling ceiling = Measure(isa->kernels(), team, watch);
   context.terminal.Write(
       fmt::format("{} layer with history of {} tokens, random weights, {} of {} experts held; {}, {} thread{}, {}\n"

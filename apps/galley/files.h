@@ -48,6 +48,7 @@ void ReadDevice(const options::Values& values, Options& options) {
   options.threads = static_cast<int>(values.Int("threads"));
   options.cuda_graphs = values.String("cuda-graphs") == "on";
   if (values.String("experts") == "disk") options.expert_memory = values.Int("expert-memory");
+  options.engram_on_disk = values.String("engram") == "disk";
 }
 
 // --speculation, --draft-tokens and, where the command has it, --fixed-acceptance.

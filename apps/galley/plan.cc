@@ -25,6 +25,9 @@ Result<int> RunPlan(Context& context) {
   options.step_rows_max = static_cast<int>(values.Int("step-rows"));
   options.snapshots = static_cast<int>(values.Int("snapshots"));
   options.blocks = static_cast<int>(values.Int("blocks"));
+  options.memory_limit = values.Int("memory-limit");
+  if (values.String("experts") == "disk") options.expert_memory = values.Int("expert-memory");
+  options.engram_on_disk = values.String("engram") == "disk";
   ASSIGN_OR_RETURN(options.speculation, ReadSpeculation(values));
   if (options.blocks == 0 && values.source("max-tokens") != options::Source::kDefault) {
     options.blocks =

@@ -9,10 +9,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
 
 #include "galley/backend/ops.h"
+#include "galley/backend/weight_file.h"
 #include "galley/base/error.h"
 #include "galley/tensor/tensor_view.h"
 
@@ -63,6 +65,8 @@ class Backend {
   [[nodiscard]] virtual Result<const void*> Upload(const TensorView& weight) = 0;
   // The same for Weight::data: a backend may keep a matrix in an order of its own, which only its products read.
   [[nodiscard]] virtual Result<const void*> UploadMatrix(const TensorView& weight) { return Upload(weight); }
+  // Where the weights that Upload will be given lie on disk; valid as long as they are.
+  virtual void UseFiles(std::span<const WeightFile>) {}
   [[nodiscard]] virtual Status CopyToDevice(void* device, const void* host, std::size_t bytes) = 0;
   [[nodiscard]] virtual Status CopyToHost(void* host, const void* device, std::size_t bytes) = 0;
   // From device memory to device memory; ranges do not overlap.
@@ -76,6 +80,8 @@ class Backend {
 
   virtual void Embed(const EmbedArgs& args) = 0;
   virtual void EngramRows(const EngramRowsArgs& args) = 0;
+  // Rows that a gather of this step will want: a hint for tables on disk.
+  virtual void EngramAhead(const EngramGatherArgs&) {}
   virtual void EngramGather(const EngramGatherArgs& args) = 0;
   virtual void EngramMix(const EngramMixArgs& args) = 0;
   virtual void MhcBoundary(const MhcBoundaryArgs& args) = 0;

@@ -25,6 +25,7 @@ class BackendDecorator : public Backend {
   [[nodiscard]] Result<const void*> UploadMatrix(const TensorView& weight) override {
     return inner_->UploadMatrix(weight);
   }
+  void UseFiles(std::span<const WeightFile> files) override { inner_->UseFiles(files); }
   [[nodiscard]] Status CopyToDevice(void* device, const void* host, std::size_t bytes) override {
     return inner_->CopyToDevice(device, host, bytes);
   }
@@ -38,6 +39,7 @@ class BackendDecorator : public Backend {
 
   void Embed(const EmbedArgs& args) override { Forward("Embed", &Backend::Embed, args); }
   void EngramRows(const EngramRowsArgs& args) override { Forward("EngramRows", &Backend::EngramRows, args); }
+  void EngramAhead(const EngramGatherArgs& args) override { Forward("EngramAhead", &Backend::EngramAhead, args); }
   void EngramGather(const EngramGatherArgs& args) override { Forward("EngramGather", &Backend::EngramGather, args); }
   void EngramMix(const EngramMixArgs& args) override { Forward("EngramMix", &Backend::EngramMix, args); }
   void MhcBoundary(const MhcBoundaryArgs& args) override { Forward("MhcBoundary", &Backend::MhcBoundary, args); }

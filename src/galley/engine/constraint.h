@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the engine asks of a grammar, a schema or anything else that says which token may come next in one sequence.
 // A request brings one in its start state; every branch works on a clone of its own. From Submit on the engine calls
-// all of them, of all requests, from one thread at a time; the masks of a step are filled while the device runs it.
+// all of a group, of all requests, from one thread at a time; the masks of a step are filled while the device runs it.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,11 @@ class TokenConstraint {
   [[nodiscard]] virtual bool Accept(TokenId token) = 0;
   // Takes back the last `tokens` accepted ones.
   virtual void Rollback(int tokens) = 0;
+  // Nearly every token may come here, as in free text. The engine then draws without a mask, and asks for one only when
+  // Accept refuses what was drawn; so the text is what it would be without the constraint.
+  [[nodiscard]] virtual bool IsOpen() { return false; }
+  // What constraints of different groups do can be done on different threads at once.
+  [[nodiscard]] virtual const void* group() const { return nullptr; }
   // Nothing may follow: the sequence ends as if its last token were a stop id.
   [[nodiscard]] virtual bool IsComplete() const = 0;
 };

@@ -35,6 +35,7 @@ struct DumpOptions {
   std::string backend = "ref";
   std::int64_t expert_memory = -1;  // LoadOptions::expert_memory
   bool cuda_graphs = true;          // LoadOptions::cuda_graphs
+  bool engram_on_disk = false;      // LoadOptions::engram_on_disk
   std::string isa = "auto";         // instruction set of the cpu backend
   int threads = 0;
   int chunk = 0;             // rows of a prefill step; 0: the whole prompt in one step

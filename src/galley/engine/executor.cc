@@ -7,11 +7,18 @@
 #include "galley/base/check.h"
 
 namespace galley::engine {
+namespace {
+
+constexpr std::size_t kTailBytes = 4096;  // room for the newest text that banned words are compared with
+
+}  // namespace
+
 Executor::Executor(LoadedModel& loaded, const ExecutorOptions& options, std::function<void()> on_done)
     : loaded_(loaded),
       tables_(static_cast<std::size_t>(options.slots)),
       options_(options),
       drafter_(MakeDrafter(options.speculation.mode, loaded)),
+      mask_worker_(std::clamp(UsableProcessors() / 4, 1, 4)),
       on_done_(std::move(on_done)),
       steps_(static_cast<std::size_t>(options.steps)) {
   // A table never grows beyond these, so no step has to find memory for it.
@@ -42,6 +49,7 @@ void Executor::ReserveSteps() {
   survivals_.reserve(slots * rows_each);
   sorted_.reserve(slots * rows_each);
   inputs_.reserve(slots);
+  tail_.reserve(kTailBytes);
   logits_.reserve(static_cast<std::size_t>(loaded_.model().options().logit_rows_max) *
                   static_cast<std::size_t>(loaded_.config().vocab_size));
 }

@@ -202,10 +202,13 @@ class Executor {
   // `first_draw`: of its rows in drawn_, when that is there.
   [[nodiscard]] Status DrawVerified(const StepJob& job, std::size_t decode, std::span<const float> logits,
                                     std::size_t first_draw, StepOutcome& outcome);
-  // The row's logits with everything applied that changes them: the mask of the constraint and the rules of the
+  // Place for the mask of a row whose sequence is constrained.
+  [[nodiscard]] std::span<std::uint32_t> MaskOf(const RowDraw& row);
+  // The row's logits with everything applied that changes them: `mask`, where there is one, and the rules of the
   // request. `row.logits` itself when there is nothing to change.
   [[nodiscard]] std::span<const float> ChangedLogits(const StepJob::Draw& draw, const RowDraw& row,
-                                                     std::span<const TokenId> output);
+                                                     std::span<const TokenId> output,
+                                                     std::span<const std::uint32_t> mask);
   [[nodiscard]] std::optional<TokenId> Choose(const StepJob::Draw& draw, const RowDraw& row,
                                               std::span<const float> logits);
   [[nodiscard]] Result<GeneratedToken> DrawOne(const StepJob::Draw& draw, const RowDraw& row, const History& history);
@@ -223,7 +226,7 @@ class Executor {
   std::unique_ptr<Drafter> drafter_;
   std::unique_ptr<model::StateStorage> snapshots_;  // one slot and one block a place
   std::unordered_map<sched::SequenceId, History> histories_;
-  MaskWorker mask_worker_;
+  MaskWorker mask_worker_;           // a few threads: the model's own have most of the processors
   std::vector<Verify> verifies_;     // of the step, as plan.decode; empty ones behind those
   std::vector<DraftAsk> asks_;       // of the step: sequences that may have drafts
   std::vector<std::size_t> asking_;  // their places in plan.decode

@@ -13,6 +13,8 @@
 namespace galley::engine {
 namespace {
 
+using Mask = std::span<const std::uint32_t>;
+
 backend::SampleParams ParamsOf(const StepJob::Draw& draw, Position position) {
   const SamplingParams& s = draw.context->sampling;
   return {.temperature = static_cast<float>(s.temperature),
@@ -323,17 +325,18 @@ bool Executor::DrawInto(const StepJob::Draw& draw, const RowDraw& row, History& 
   return history.ended;
 }
 
+std::span<std::uint32_t> Executor::MaskOf(const RowDraw& row) {
+  const std::size_t words = MaskWords(loaded_.config().vocab_size);
+  return mask_jobs_[static_cast<std::size_t>(mask_of_[row.at])].masks.subspan(row.row * words, words);
+}
+
 std::span<const float> Executor::ChangedLogits(const StepJob::Draw& draw, const RowDraw& row,
-                                               std::span<const TokenId> output) {
+                                               std::span<const TokenId> output, Mask mask) {
   const DrawContext& context = *draw.context;
   const bool early = static_cast<int>(output.size()) < context.min_tokens && !context.stop_ids.empty();
-  const int mask = mask_of_[row.at];
-  if (!early && mask < 0 && context.banned_words.empty() && !HasRules(context.rules)) return row.logits;
+  if (!early && mask.empty() && context.banned_words.empty() && !HasRules(context.rules)) return row.logits;
   changed_.assign(row.logits.begin(), row.logits.end());
-  if (mask >= 0) {
-    const std::size_t words = MaskWords(loaded_.config().vocab_size);
-    ApplyMask(mask_jobs_[static_cast<std::size_t>(mask)].masks.subspan(row.row * words, words), changed_);
-  }
+  if (!mask.empty()) ApplyMask(mask, changed_);
   context.banned_words.Apply(output, changed_, tail_);
   const std::span<const TokenId> stops = early ? std::span(context.stop_ids) : std::span<const TokenId>();
   ApplyRules(context.rules, context.prompt, output, stops, changed_, counts_);
@@ -355,17 +358,31 @@ Result<GeneratedToken> Executor::DrawOne(const StepJob::Draw& draw, const RowDra
   const SamplingParams& s = draw.context->sampling;
   if (mask_of_[row.at] >= 0) {
     const MaskJob& mask = mask_jobs_[static_cast<std::size_t>(mask_of_[row.at])];
-    const int wanted = static_cast<int>(row.row);
+    const auto wanted = static_cast<int>(row.row);
     if (wanted == mask.filled) RETURN_IF_ERROR(mask.status);
     CHECK(wanted < mask.filled) << "row " << wanted << " has no mask behind a draft that was drawn";
   }
-  const std::optional<TokenId> id =
-      Choose(draw, row, row.drawn ? std::span<const float>() : ChangedLogits(draw, row, history.output));
+  const bool masked = mask_of_[row.at] >= 0;
+  const bool open = masked && history.constraint->IsOpen();
+  // The host has no logits of what the device drew.
+  std::optional<TokenId> id =
+      row.drawn
+          ? Choose(draw, row, {})
+          : Choose(draw, row, ChangedLogits(draw, row, history.output, masked && !open ? Mask(MaskOf(row)) : Mask()));
+  bool accepted = id && (history.constraint == nullptr || history.constraint->Accept(*id));
+  if (id && !accepted && open) {
+    // Not of the few tokens that may not come here. A draft would have its chance twice, so there is none now.
+    RETURN_IF_ERROR(history.constraint->FillMask(MaskOf(row)));
+    RowDraw again = row;
+    again.draft_logits = {};
+    id = Choose(draw, again, ChangedLogits(draw, row, history.output, MaskOf(row)));
+    accepted = id && history.constraint->Accept(*id);
+  }
   if (!id) {
     return Err(ErrorCode::kInternal,
                fmt::format("no token can follow position {}: every logit is minus infinity or NaN", row.position - 1));
   }
-  if (history.constraint != nullptr && !history.constraint->Accept(*id)) {
+  if (!accepted) {
     return Err(ErrorCode::kInternal,
                fmt::format("the constraint allowed token {} at position {} and then refused it", *id, row.position));
   }

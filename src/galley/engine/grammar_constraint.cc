@@ -35,12 +35,7 @@ class GrammarConstraint final : public TokenConstraint {
     words_.resize(grammar_.vocabulary->mask_words());
     Use().FillMask(words_);
     if (Use().failed()) {
-      return Err(
-          ErrorCode::kResourceExhausted,
-          fmt::format("the grammar needs more than {} states or {} patterns' worth of them in one lexeme; loosen "
-                      "its patterns, bounds or repeats",
-                      grammar_.program->limits().dfa_states_max, grammar_.program->limits().nfa_states_max),
-          "grammar");
+      return Err(ErrorCode::kResourceExhausted, Use().FailureText(), "grammar");
     }
     for (std::size_t i = 0; i < mask.size(); ++i) {
       const bool known = i * 32 < size;
@@ -65,6 +60,11 @@ class GrammarConstraint final : public TokenConstraint {
     free_ -= std::min(free_, count - inside);
     begun_ = false;
   }
+
+  [[nodiscard]] bool IsOpen() override { return !Begun() || Use().in_free_text(); }
+
+  // Those of one grammar share lexemes that grow.
+  [[nodiscard]] const void* group() const override { return grammar_.program.get(); }
 
   [[nodiscard]] bool IsComplete() const override { return matcher_ != nullptr && matcher_->must_stop(); }
 
@@ -107,10 +107,15 @@ grammar::Compiled<std::shared_ptr<const TokenConstraint>> GrammarCompiler::Compi
   // Outside the lock: a slow grammar holds up nobody. Two threads may compile the same; the first one's is kept.
   auto compiled =
       grammar::CompileKind(request.kind, request.spec, vocabulary_.markers, request.options, vocabulary_.vocabulary);
-  if (compiled && grammar::Matcher(*compiled).MatchesNothing()) {
-    compiled = grammar::Refuse({grammar::CompileCode::kUnsatisfiable,
-                                "no text satisfies this; for a pattern, look for anchors and boundaries inside it", "",
-                                "", std::nullopt});
+  if (compiled) {
+    const grammar::Matcher start(*compiled);
+    if (start.failed()) {
+      compiled = grammar::Refuse({grammar::CompileCode::kTooComplex, start.FailureText(), "", "", std::nullopt});
+    } else if (start.MatchesNothing()) {
+      compiled = grammar::Refuse({grammar::CompileCode::kUnsatisfiable,
+                                  "no text satisfies this; for a pattern, look for anchors and boundaries inside it",
+                                  "", "", std::nullopt});
+    }
   }
   std::function<std::size_t()> bytes;
   if (compiled) {

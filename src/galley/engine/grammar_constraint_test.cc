@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <thread>
 
-#include "galley/base/thread_pool.h"
 #include "galley/engine/engine_for_test.h"
+#include "galley/engine/mask_worker.h"
 
 namespace galley::engine {
 namespace {
@@ -126,8 +126,6 @@ TEST_F(GrammarConstraintTest, CompiledGrammarsAreKeptAndBadOnesNameThePlace) {
   EXPECT_TRUE(compiler_->Compile(Regex("x+")).has_value());  // a bad one harms nobody
 }
 
-// Many requests of many grammars compile on several threads while another walks masks, as a server does; and masks of
-// one batch are filled on several threads, grammar by grammar.
 // Refused before anything runs; later no token could be drawn, after all the reasoning was paid for.
 TEST_F(GrammarConstraintTest, WhatNothingSatisfiesIsRefused) {
   for (const std::string_view pattern : {"a$b", "^(ab)^", "[^]$[x]"}) {
@@ -140,7 +138,8 @@ TEST_F(GrammarConstraintTest, WhatNothingSatisfiesIsRefused) {
   EXPECT_TRUE(compiler_->Compile(Regex("^(ab)$")).has_value());
 }
 
-TEST_F(GrammarConstraintTest, CompilesBesideARunningEngineAndFillsBatchesOnThreads) {
+// Many requests of many grammars compile on several threads while another walks masks, as a server does.
+TEST_F(GrammarConstraintTest, CompilesBesideARunningEngine) {
   std::vector<std::shared_ptr<const TokenConstraint>> made(12);
   std::vector<std::thread> threads;
   for (int t = 0; t < 3; ++t) {
@@ -156,32 +155,205 @@ TEST_F(GrammarConstraintTest, CompilesBesideARunningEngineAndFillsBatchesOnThrea
   for (std::thread& thread : threads) thread.join();
   for (const auto& one : made) ASSERT_NE(one, nullptr);
   EXPECT_EQ(compiler_->stats().entries, 7u);  // six patterns, one schema
+}
 
-  const TokenId ends[] = {1};
-  const auto vocabulary = grammar::VocabularyOf(*tokenizer_, ends)->vocabulary;
-  std::vector<std::unique_ptr<grammar::Matcher>> owned;
-  std::vector<grammar::Matcher*> batch;
-  for (int i = 0; i < 9; ++i) {
-    if (i % 3 == 0) {
-      owned.push_back(std::make_unique<grammar::Matcher>(
-          *grammar::CompileRegex("[a-z]{" + std::to_string(i + 2) + "}", {}, vocabulary)));
-    } else {
-      owned.push_back(owned.back()->Fork());
-      (void)owned.back()->Accept(static_cast<std::uint32_t>(Id("a")));
+// Masks of a step on three threads: those of one grammar stay together, and all are what one thread makes of them.
+TEST_F(GrammarConstraintTest, MasksOfAStepAreFilledOnThreads) {
+  std::vector<std::shared_ptr<TokenConstraint>> owned;
+  std::vector<MaskJob> jobs(9);
+  const std::size_t words = MaskWords(vocab_size_);
+  const std::vector<TokenId> drafts = {Id("a"), Id("b")};
+  std::vector<std::uint32_t> masks(jobs.size() * 3 * words);
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    owned.push_back(Make(Regex("[a-z]{" + std::to_string(i % 3 + 4) + "}")));
+    EXPECT_EQ(owned[i]->group() == owned[0]->group(), i % 3 == 0) << i;
+    jobs[i] = {.constraint = owned[i].get(),
+               .drafts = drafts,
+               .masks = std::span(masks).subspan(i * 3 * words, 3 * words),
+               .status = {}};
+  }
+  MaskWorker worker(3);
+  for (int round = 0; round < 20; ++round) {
+    std::ranges::fill(masks, 0u);
+    worker.Start(jobs);
+    worker.Wait();
+    for (const MaskJob& job : jobs) ASSERT_EQ(job.filled, 3);
+  }
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    for (std::size_t row = 0; row < 3; ++row) {
+      EXPECT_TRUE(std::ranges::equal(Mask(*owned[i]), jobs[i].masks.subspan(row * words, words))) << i << " " << row;
+      if (row < drafts.size()) {
+        EXPECT_TRUE(owned[i]->Accept(drafts[row]));
+      }
     }
-    batch.push_back(owned.back().get());
   }
-  const std::size_t words = vocabulary->mask_words();
-  std::vector<grammar::MaskWord> rows(words * batch.size()), one(words);
-  ThreadPool pool(3);
-  grammar::FillMasks(batch, rows, [&](std::size_t n, const std::function<void(std::size_t)>& run) {
-    EXPECT_EQ(n, 3u);  // rows of one grammar stay together
-    pool.ParallelFor(static_cast<std::int64_t>(n), [&](std::int64_t i) { run(static_cast<std::size_t>(i)); });
-  });
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    batch[i]->FillMask(one);
-    EXPECT_TRUE(std::equal(one.begin(), one.end(), rows.begin() + static_cast<std::ptrdiff_t>(i * words))) << i;
+}
+
+// Tools that the model may call as it likes: free text is open, the block is not.
+GrammarRequest Calls(bool strict) {
+  GrammarRequest request;
+  request.kind = "dsml";
+  request.spec = *grammar::ParseJson(
+      std::string(R"({"spelling":"v41","mode":"auto","parallel":true,"tools":[{"name":"f","strict":)") +
+      (strict ? R"(true,"parameters":{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"],)"
+                R"("additionalProperties":false}}]})"
+              : R"(false,"parameters":null}]})"));
+  return request;
+}
+
+TEST_F(GrammarConstraintTest, FreeTextIsOpenAndTheBlockOfCallsIsNot) {
+  const TokenId marker = *tokenizer_->AddedIdOf(grammar::kDsmlMarker);
+  GrammarRequest request = Calls(false);
+  request.starts_after = Id("</think>");
+  const auto constraint = Make(request);
+  EXPECT_TRUE(constraint->IsOpen()) << "reasoning";
+  ASSERT_TRUE(constraint->Accept(marker));  // whatever the model thinks of
+  ASSERT_TRUE(constraint->Accept(Id("</think>")));
+  EXPECT_TRUE(constraint->IsOpen()) << "free text";
+  EXPECT_FALSE(constraint->Accept(marker)) << "only behind <";
+  EXPECT_FALSE(constraint->Accept(Id("</think>")));
+  ASSERT_TRUE(constraint->Accept(Id("<")));
+  EXPECT_TRUE(constraint->IsOpen());
+  EXPECT_TRUE(Allows(*constraint, marker));
+  EXPECT_TRUE(Allows(*constraint, Id("a")));
+  // A draft goes into the block and is taken back.
+  ASSERT_TRUE(constraint->Accept(marker));
+  EXPECT_FALSE(constraint->IsOpen());
+  EXPECT_FALSE(Allows(*constraint, Id("a")));
+  EXPECT_FALSE(Allows(*constraint, 1)) << "the block has to be closed";
+  constraint->Rollback(1);
+  EXPECT_TRUE(constraint->IsOpen());
+  ASSERT_TRUE(constraint->Accept(marker));
+  const auto feed = [&](std::string_view text) {
+    const auto ids = tokenizer_->Encode(text);
+    ASSERT_TRUE(ids);
+    for (const TokenId id : *ids) {
+      EXPECT_FALSE(constraint->IsOpen());
+      ASSERT_TRUE(constraint->Accept(id)) << text << " at " << id;
+    }
+  };
+  feed(" calls>\n<");
+  ASSERT_TRUE(constraint->Accept(marker));
+  EXPECT_FALSE(constraint->Accept(Id("a"))) << "a tool that nobody declared";
+  feed(" invoke name=\"f\">\n<");
+  ASSERT_TRUE(constraint->Accept(marker));
+  feed(" parameter name=\"any\" string=\"false\">[1]</");
+  ASSERT_TRUE(constraint->Accept(marker));
+  feed(" parameter>\n</");
+  ASSERT_TRUE(constraint->Accept(marker));
+  feed(" invoke>\n</");
+  ASSERT_TRUE(constraint->Accept(marker));
+  feed(" calls>");
+  EXPECT_TRUE(constraint->IsComplete());
+}
+
+// Free text is drawn without a mask, so every token and its probability are those of a run without the grammar; tokens
+// that may not come are drawn again.
+TEST(EngineGrammar, FreeTextIsWhatItIsWithoutTheGrammar) {
+  for (const SpeculationMode mode : {SpeculationMode::kOff, SpeculationMode::kNgram}) {
+    EngineOptions options = Options();
+    options.speculation.mode = mode;
+    const auto engine = Make(options);
+    const TokenId ends[] = {engine->config().eos_token_id};
+    const auto compiler = *GrammarCompiler::Create(engine->tokenizer(), ends, engine->config().vocab_size, 16 << 20);
+    const auto calls = compiler->Compile(Calls(false));
+    ASSERT_TRUE(calls.has_value()) << calls.error().message;
+    for (const double temperature : {0.0, 1.0}) {
+      EngineRequest request = Request(400, 6, 0, 32);
+      request.sampling.temperature = temperature;
+      request.sampling.top_p = 0.9;
+      request.sampling.top_logprobs = 2;
+      request.rules.allowed_ids = PrintableIds(engine->tokenizer());
+      const BranchResult free = RunOne(*engine, request);
+      request.constraint = *calls;
+      const BranchResult held = RunOne(*engine, request);
+      ASSERT_EQ(IdsOf(held), IdsOf(free));
+      for (std::size_t i = 0; i < free.tokens.size(); ++i) EXPECT_EQ(held.tokens[i].logprob, free.tokens[i].logprob);
+    }
   }
+}
+
+// A model that wants the marker everywhere gets it behind "<" only, and then writes a block to its end.
+TEST(EngineGrammar, TheMarkerOpensABlockThatIsHeldToItsEnd) {
+  std::vector<Ids> by_mode;
+  for (const SpeculationMode mode : {SpeculationMode::kOff, SpeculationMode::kNgram, SpeculationMode::kDspark}) {
+    EngineOptions options = Options();
+    options.speculation.mode = mode;
+    const auto engine = Make(options);
+    const text::Tokenizer& tokens = engine->tokenizer();
+    const TokenId ends[] = {engine->config().eos_token_id}, marker = *tokens.AddedIdOf(grammar::kDsmlMarker);
+    const auto compiler = *GrammarCompiler::Create(tokens, ends, engine->config().vocab_size, 16 << 20);
+    const auto judge = *grammar::CompileKind("dsml", Calls(true).spec, grammar::ByteVocabulary().markers, {},
+                                             grammar::ByteVocabulary().vocabulary);
+    std::vector<EngineRequest> requests;
+    for (std::uint32_t id = 0; id < 2; ++id) {
+      requests.push_back(Request(500 + id, 6, 0, 120));
+      requests.back().constraint = *compiler->Compile(Calls(true));
+      requests.back().stop_ids = {ends[0]};
+      requests.back().rules.bias = {{marker, 60.0F}, {*tokens.IdOf("<"), 30.0F}, {*tokens.IdOf("7"), 15.0F}};
+    }
+    const auto results = engine->Generate(requests);
+    ASSERT_TRUE(results);
+    by_mode.emplace_back();
+    for (const EngineResult& result : *results) {
+      const BranchResult& branch = result.branches[0];
+      by_mode.back().push_back(IdsOf(branch));
+      std::string text;
+      for (const TokenId id : IdsOf(branch)) {
+        if (id != ends[0]) text += id == marker ? std::string(grammar::kDsmlMarker) : *tokens.TokenBytes(id);
+      }
+      const auto judgement = grammar::Matcher(judge).Check(text, grammar::kDsmlMarker, grammar::kByteMarker);
+      EXPECT_TRUE(judgement.prefix) << text;
+      EXPECT_TRUE(text.starts_with("<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n")) << text;
+      EXPECT_EQ(judgement.complete, branch.reason == sched::FinishReason::kStop) << text;
+    }
+  }
+  EXPECT_EQ(by_mode[1], by_mode[0]) << "drafts from earlier text";
+  EXPECT_EQ(by_mode[2], by_mode[0]) << "drafts of the draft head";
+}
+
+// Drafts of earlier text hold the end of the reasoning: the grammar begins inside them, and not one token later.
+TEST(EngineGrammar, TheGrammarBeginsInsideADraft) {
+  std::vector<Ids> by_mode;
+  int drafted_ends = 0;
+  for (const SpeculationMode mode : {SpeculationMode::kOff, SpeculationMode::kNgram}) {
+    EngineOptions options = Options();
+    options.speculation.mode = mode;
+    const auto engine = Make(options);
+    const text::Tokenizer& tokens = engine->tokenizer();
+    const TokenId ends[] = {engine->config().eos_token_id}, think_end = *tokens.AddedIdOf("</think>");
+    const TokenId a = *tokens.IdOf("a"), b = *tokens.IdOf("b");
+    const auto compiler = *GrammarCompiler::Create(tokens, ends, engine->config().vocab_size, 16 << 20);
+    GrammarRequest grammar = Regex("b[ab]{5}");
+    grammar.starts_after = think_end;
+    std::vector<EngineRequest> requests;
+    for (std::uint32_t id = 0; id < 12; ++id) {
+      EngineRequest request = Request(600 + id, 1, 0, 24);
+      for (int i = 0; i < 12; ++i) request.prompt_ids.insert(request.prompt_ids.end(), {a, b, think_end, a});
+      request.rules.allowed_ids = {a, b, think_end};
+      request.sampling.temperature = 2;
+      request.constraint = *compiler->Compile(grammar);
+      requests.push_back(std::move(request));
+    }
+    const auto results = engine->Generate(requests);
+    ASSERT_TRUE(results);
+    by_mode.emplace_back();
+    for (const EngineResult& result : *results) {
+      const BranchResult& branch = result.branches[0];
+      const std::vector<TokenId> ids = IdsOf(branch);
+      by_mode.back().push_back(ids);
+      const auto border = std::ranges::find(ids, think_end);
+      if (border == ids.end()) continue;
+      drafted_ends += branch.tokens[static_cast<std::size_t>(border - ids.begin())].from_draft ? 1 : 0;
+      const std::vector<TokenId> behind(border + 1, ids.end());
+      EXPECT_TRUE(behind.empty() || behind[0] == b);
+      EXPECT_EQ(std::ranges::count(behind, think_end), 0);
+      EXPECT_LE(behind.size(), 6u);
+      EXPECT_EQ(behind.size() == 6, branch.reason == sched::FinishReason::kStop);
+    }
+  }
+  EXPECT_EQ(by_mode[1], by_mode[0]);
+  EXPECT_GE(drafted_ends, 1) << "no draft held the border";
 }
 
 // A model of random weights knows no JSON: whatever it writes is valid all the same, or cut off by the token limit.

@@ -44,6 +44,7 @@ Result<std::unique_ptr<backend::Backend>> MakeCpu(const LoadOptions& options, st
   return backend::cpu::CpuBackend::Create({.threads = placement.threads,
                                            .isa = options.isa,
                                            .expert_memory = expert_memory,
+                                           .engram_on_disk = options.engram_on_disk,
                                            .processors = std::move(placement.processors)});
 }
 
@@ -69,7 +70,8 @@ std::int64_t ExpertMemory(const LoadOptions& options) {
 Status CheckExpertMemory(std::int64_t bytes, const model::Config& config) {
   constexpr std::int64_t kLeast = 4;
   const std::int64_t values = 3 * std::int64_t{config.dim} * config.moe_inter_dim;
-  const std::int64_t least = kLeast * (values / 2 + values / 32);
+  const auto least =
+      kLeast * static_cast<std::int64_t>(backend::cpu::ExpertRoom(static_cast<std::size_t>(values / 2 + values / 32)));
   if (bytes == 0 || bytes >= least) return {};
   return Err(ErrorCode::kInvalidArgument,
              fmt::format("{} bytes hold fewer than {} of this model's experts; give at least {}", bytes, kLeast, least),
@@ -125,6 +127,7 @@ Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) 
   RETURN_IF_ERROR(CheckRange("step-rows", options.rows_max, 1, kRowsMax));
   RETURN_IF_ERROR(CheckRange("max-seqs", options.sequences_max, 1, kSequencesMax));
   RETURN_IF_ERROR(CheckRange("snapshots", options.snapshots, 0, kBlocksMax));
+  RETURN_IF_ERROR(CheckExpertMemory(ExpertMemory(options), config));
   Sizing sizing;
   ASSIGN_OR_RETURN(sizing.max_seq_len, SequenceLength(options.max_seq_len, config.max_seq_len));
   if (options.longest > 0) sizing.max_seq_len = std::min(sizing.max_seq_len, options.longest);
@@ -142,6 +145,7 @@ Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) 
                    .snapshots = options.snapshots,
                    .expert_memory = options.expert_memory < 0 ? -1 : ExpertMemory(options),
                    .recorded_step_bytes = RecordedStepBytes(options),
+                   .engram_on_disk = options.engram_on_disk,
                    .rewind = options.rewind};
   return sizing;
 }
@@ -153,8 +157,8 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   if (options.wrap_backend) loaded.backend_ = options.wrap_backend(std::move(loaded.backend_));
   ASSIGN_OR_RETURN(model::Checkpoint checkpoint, model::Checkpoint::Open(options.model_dir));
   loaded.checkpoint_ = std::make_unique<model::Checkpoint>(std::move(checkpoint));
+  loaded.backend_->UseFiles(loaded.checkpoint_->files());
   const model::Config& config = loaded.config();
-  RETURN_IF_ERROR(CheckExpertMemory(ExpertMemory(options), config));
   ASSIGN_OR_RETURN(const Sizing sizing, SizeFor(options, config));
   loaded.max_seq_len_ = sizing.max_seq_len;
   ASSIGN_OR_RETURN(loaded.memory_plan_, PlanMemory(config, sizing.memory));

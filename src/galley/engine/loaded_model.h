@@ -25,8 +25,10 @@ struct LoadOptions {
   // Bytes for routed experts when they stay on disk; -1: they are in memory, 0: half of the memory limit.
   std::int64_t expert_memory = -1;
   bool cuda_graphs = true;  // decode steps of the cuda backend are recorded and replayed
-  int threads = 0;          // 0: as many as the process may use
-  int rows_max = 256;       // rows of the largest step
+  // Engram's tables count for nothing in the memory plan, and a step's rows are asked for when its tokens are known.
+  bool engram_on_disk = false;
+  int threads = 0;     // 0: as many as the process may use
+  int rows_max = 256;  // rows of the largest step
   int logit_rows_max = 1;
   int sequences_max = 1;          // of one step; as many slots are made
   int blocks = 0;                 // history blocks; 0: enough for every slot at full length

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "galley/engine/mask_worker.h"
 
+#include <algorithm>
+#include <functional>
 #include <limits>
 
 #include "galley/base/check.h"
@@ -8,8 +10,13 @@
 namespace galley::engine {
 
 void ApplyMask(std::span<const std::uint32_t> mask, std::span<float> logits) {
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    if ((mask[i / 32] >> (i % 32) & 1u) == 0) logits[i] = -std::numeric_limits<float>::infinity();
+  for (std::size_t first = 0; first < logits.size(); first += 32) {
+    const std::uint32_t word = mask[first / 32];
+    if (word == 0xFFFFFFFFu) continue;
+    const std::size_t end = std::min(first + 32, logits.size());
+    for (std::size_t i = first; i < end; ++i) {
+      if ((word >> (i % 32) & 1u) == 0) logits[i] = -std::numeric_limits<float>::infinity();
+    }
   }
 }
 
@@ -21,8 +28,10 @@ void FillMasks(MaskJob& job) {
   int accepted = 0;
   for (job.filled = 0;;) {
     const auto at = static_cast<std::size_t>(job.filled);
-    job.status = job.constraint->FillMask(job.masks.subspan(at * words, words));
-    if (!job.status) break;
+    if (!job.constraint->IsOpen()) {
+      job.status = job.constraint->FillMask(job.masks.subspan(at * words, words));
+      if (!job.status) break;
+    }
     ++job.filled;
     if (at == job.drafts.size() || !job.constraint->Accept(job.drafts[at])) break;
     ++accepted;
@@ -33,7 +42,7 @@ void FillMasks(MaskJob& job) {
 
 }  // namespace
 
-MaskWorker::MaskWorker() : thread_([this] { Loop(); }) {}
+MaskWorker::MaskWorker(int threads) : pool_(threads), thread_([this] { Loop(); }) {}
 
 MaskWorker::~MaskWorker() {
   {
@@ -59,6 +68,24 @@ void MaskWorker::Wait() {
   changed_.wait(lock, [this] { return jobs_.empty(); });
 }
 
+void MaskWorker::Run(std::span<MaskJob> jobs) {
+  if (jobs.size() == 1) return FillMasks(jobs[0]);
+  order_.clear();
+  for (MaskJob& job : jobs) order_.push_back(&job);
+  const auto group = [](const MaskJob* job) { return job->constraint->group(); };
+  std::ranges::sort(order_, std::less<>(), group);
+  groups_.clear();
+  for (std::size_t i = 0; i < order_.size(); ++i) {
+    if (i == 0 || group(order_[i]) != group(order_[i - 1])) groups_.push_back(i);
+  }
+  const auto count = static_cast<std::int64_t>(groups_.size());
+  groups_.push_back(order_.size());
+  pool_.ParallelFor(count, [this](std::int64_t i) {
+    const auto at = static_cast<std::size_t>(i);
+    for (std::size_t k = groups_[at]; k < groups_[at + 1]; ++k) FillMasks(*order_[k]);
+  });
+}
+
 void MaskWorker::Loop() {
   std::unique_lock lock(mutex_);
   while (true) {
@@ -66,7 +93,7 @@ void MaskWorker::Loop() {
     if (jobs_.empty()) return;
     const std::span<MaskJob> jobs = jobs_;
     lock.unlock();
-    for (MaskJob& job : jobs) FillMasks(job);
+    Run(jobs);
     lock.lock();
     jobs_ = {};
     changed_.notify_all();

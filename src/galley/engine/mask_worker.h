@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fills the token masks of a step on a thread of its own, while the executor's thread waits for the device. Owned and
+// Fills the token masks of a step on threads of its own, while the executor's thread waits for the device. Owned and
 // called by the executor.
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <mutex>
 #include <span>
 #include <thread>
+#include <vector>
 
+#include "galley/base/thread_pool.h"
 #include "galley/engine/constraint.h"
 
 namespace galley::engine {
@@ -16,15 +19,16 @@ struct MaskJob {
   TokenConstraint* constraint = nullptr;
   std::span<const TokenId> drafts;  // that the step verifies
   // One mask after the other: for the next token, then for the one behind each draft. Behind a draft that may not come
-  // they are not filled.
+  // they are not filled, and where the constraint is open they are left as they were.
   std::span<std::uint32_t> masks;
-  int filled = 0;  // masks that are there
+  int filled = 0;  // rows whose masks are there, or not needed
   Status status;   // of FillMask for the one after those
 };
 
 class MaskWorker {
  public:
-  MaskWorker();
+  // `threads` >= 1; constraints of one group are never on two of them.
+  explicit MaskWorker(int threads);
   ~MaskWorker();
   MaskWorker(const MaskWorker&) = delete;
   MaskWorker& operator=(const MaskWorker&) = delete;
@@ -36,11 +40,16 @@ class MaskWorker {
 
  private:
   void Loop();
+  void Run(std::span<MaskJob> jobs);
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::span<MaskJob> jobs_;  // guarded by mutex_, as the next; empty: nothing to do
   bool stopping_ = false;
+  // Of Run: jobs in the order of their groups, and where in it each group begins, with the end behind the last.
+  std::vector<MaskJob*> order_;
+  std::vector<std::size_t> groups_;
+  ThreadPool pool_;
   std::thread thread_;
 };
 

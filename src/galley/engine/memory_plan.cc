@@ -40,8 +40,30 @@ std::string Size(std::int64_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits[unit]);
 }
 
+// What one token reads of experts on disk when all are used alike, which is the worst that a long text comes to.
+std::string ExpertsNote(const model::Config& config, std::int64_t all, std::int64_t held) {
+  const double used = static_cast<double>(all) * config.n_activated_experts / config.n_routed_experts;
+  const double missed = used * (1 - static_cast<double>(held) / static_cast<double>(all));
+  return fmt::format(
+      "a token uses {} of routed experts, and with {:.0f} % of them in memory reads up to {} of that from disk: {:.2f} "
+      "s "
+      "a token at 1 GB/s; less when it uses the same experts as those before (--expert-memory holds more)",
+      Size(static_cast<std::int64_t>(used)), 100 * static_cast<double>(held) / static_cast<double>(all),
+      Size(static_cast<std::int64_t>(missed)), missed / 1e9);
+}
+
+std::string EngramNote(const model::Config& config) {
+  const std::int64_t rows = static_cast<std::int64_t>(config.engram.layer_ids.size()) * config.engram.columns();
+  return fmt::format(
+      "a token reads {} rows of Engram tables, each of them up to two pages from disk, all asked for when "
+      "the token is known",
+      rows);
+}
+
 // One row for each part of the model, with the number formats in it.
-void AddWeights(const model::Config& config, std::int64_t expert_memory, std::vector<MemoryItem>& items) {
+void AddWeights(const model::Config& config, const MemoryOptions& options, MemoryPlan& plan) {
+  std::vector<MemoryItem>& items = plan.items;
+  const std::int64_t expert_memory = options.expert_memory;
   struct Sum {
     std::int64_t bytes = 0;
     std::vector<std::string_view> formats;
@@ -61,6 +83,15 @@ void AddWeights(const model::Config& config, std::int64_t expert_memory, std::ve
                                            Size(sum.bytes)),
                        .count = 1,
                        .each = expert_memory});
+      plan.notes.push_back(ExpertsNote(config, sum.bytes, expert_memory));
+      continue;
+    }
+    if (part == model::Part::kEngramTables && options.engram_on_disk) {
+      items.push_back({.kind = MemoryKind::kWeights,
+                       .name = fmt::format("{}: {} on disk", model::Name(part), Size(sum.bytes)),
+                       .count = 1,
+                       .each = 0});
+      plan.notes.push_back(EngramNote(config));
       continue;
     }
     items.push_back({.kind = MemoryKind::kWeights,
@@ -121,7 +152,7 @@ Status MemoryPlan::Fits(std::int64_t limit) const {
 
 Result<MemoryPlan> PlanMemory(const model::Config& config, const MemoryOptions& options) {
   MemoryPlan plan;
-  AddWeights(config, options.expert_memory, plan.items);
+  AddWeights(config, options, plan);
   ASSIGN_OR_RETURN(const model::ModelMemory memory, model::Model::PlanMemory(config, options.model));
   const model::StateLayout layout = model::StateLayout::Make(config, options.rewind);
   const auto block = static_cast<std::int64_t>(layout.block_bytes), slot = static_cast<std::int64_t>(layout.slot_bytes);
@@ -159,6 +190,7 @@ std::string ToText(const MemoryPlan& plan, std::int64_t limit) {
   }
   row("total", fmt::format("history of {} tokens", plan.tokens), "", Size(plan.total()));
   row("limit", plan.total() <= limit ? "fits" : "does not fit", "", Size(limit));
+  for (const std::string& note : plan.notes) fmt::format_to(std::back_inserter(out), "  slow: {}\n", note);
   return out;
 }
 
@@ -169,6 +201,8 @@ std::string ToJson(const MemoryPlan& plan, std::int64_t limit) {
     json.BeginObject().Key("kind").String(Label(item.kind)).Key("name").String(item.name);
     json.Key("count").Int(item.count).Key("each_bytes").Int(item.each).Key("bytes").Int(item.bytes()).EndObject();
   }
+  json.EndArray().Key("notes").BeginArray();
+  for (const std::string& note : plan.notes) json.String(note);
   json.EndArray().Key("history_tokens").Int(plan.tokens).Key("total_bytes").Int(plan.total());
   json.Key("limit_bytes").Int(limit).Key("fits").Bool(plan.total() <= limit).EndObject();
   return json.Take();

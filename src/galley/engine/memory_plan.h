@@ -22,6 +22,7 @@ struct MemoryOptions {
   int snapshots = 0;
   std::int64_t expert_memory = -1;       // for routed experts when they stay on disk; -1: all are in memory
   std::int64_t recorded_step_bytes = 0;  // that a backend may take for decode steps it records and replays
+  bool engram_on_disk = false;           // rows of its tables are read when tokens ask for them
   model::RewindRows rewind = {};         // deepens slots and snapshots
 };
 
@@ -45,7 +46,8 @@ struct MemoryItem {
 
 struct MemoryPlan {
   std::vector<MemoryItem> items;
-  std::int64_t tokens = 0;  // that the blocks hold
+  std::int64_t tokens = 0;         // that the blocks hold
+  std::vector<std::string> notes;  // what will be slow, and why
 
   [[nodiscard]] std::int64_t total() const;
   [[nodiscard]] std::int64_t BytesOf(MemoryKind kind) const;

@@ -8,6 +8,7 @@
 #include "galley/engine/engine_for_test.h"
 #include "galley/engine/loaded_model.h"
 #include "galley/io/test_files.h"
+#include "galley/model/model_dir.h"
 #include "galley/model/test_configs.h"
 
 namespace galley::engine {
@@ -95,6 +96,41 @@ TEST(MemoryPlanTest, StartIsRefusedByOneByte) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kResourceExhausted);
   EXPECT_THAT(refused.error().ToString(), HasSubstr("may be used; lower "));
+}
+
+// What stays on disk leaves the plan, which then says what that costs.
+TEST(MemoryPlanTest, PartsOnDisk) {
+  io::TempDir dir;
+  io::WriteBytes(dir / "config.json", model::FlashConfigJson());
+  const auto loaded = model::LoadConfig(dir.path());
+  ASSERT_TRUE(loaded);
+  EngineOptions options;
+  options.max_seqs = 1;
+  options.max_seq_len = 4096;
+  options.memory_limit = std::int64_t{128} << 30;
+  const auto all = PlanMemory(options, loaded->config);
+  ASSERT_TRUE(all);
+  EXPECT_TRUE(all->notes.empty());
+  options.expert_memory = std::int64_t{64} << 30;
+  options.engram_on_disk = true;
+  const auto plan = PlanMemory(options, loaded->config);
+  ASSERT_TRUE(plan);
+  // 40 layers of 384 experts of 3 * 2304 * 5120 * 17 / 32 bytes; Engram rows of 256 codes and 8 scales.
+  const std::int64_t experts = std::int64_t{40} * 384 * 3 * 2304 * 5120 / 32 * 17;
+  const std::int64_t tables = std::int64_t{384006168 + 384016682} * (256 + 8);
+  EXPECT_EQ(all->total() - plan->total(), experts - (std::int64_t{64} << 30) + tables);
+  ASSERT_EQ(plan->notes.size(), 2u);
+  // 6 / 384 of them are 4.51 GB; 64 GiB are 24 % of all.
+  EXPECT_THAT(plan->notes[0], HasSubstr("a token uses 4.20 GiB of routed experts, and with 24 % of them in memory"));
+  // 2 layers, 8 heads, n-grams of 2 to 4.
+  EXPECT_THAT(plan->notes[1], HasSubstr("a token reads 48 rows of Engram tables"));
+  EXPECT_THAT(ToText(*plan, options.memory_limit), HasSubstr("  slow: a token uses"));
+  EXPECT_THAT(ToJson(*plan, options.memory_limit), HasSubstr("\"notes\":[\"a token uses"));
+
+  options.expert_memory = 1000;
+  const auto too_little = PlanMemory(options, loaded->config);
+  ASSERT_FALSE(too_little);
+  EXPECT_THAT(too_little.error().message, HasSubstr("hold fewer than 4 of this model's experts; give at least"));
 }
 
 // The advice names the option whose part is largest, and how much of it would fit.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models that work against the grammar: random logits, one that writes a blank wherever it may, one that writes a
 // quote. Whatever they do, the text stays the beginning of a valid one; where the grammar is bounded it ends.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "galley/base/rng.h"
@@ -133,6 +135,72 @@ TEST(Adversarial, LimitsAreNamedAndHarmNobody) {
     EXPECT_EQ(grammar.error().code, CompileCode::kTooComplex) << grammar.error().message;
     EXPECT_NE(grammar.error().message.find(test.named), std::string::npos) << grammar.error().message;
   }
+}
+
+std::string Joined(int count, const std::function<std::string(int)>& part, std::string_view between = ",") {
+  std::string out;
+  for (int i = 0; i < count; ++i) out += (i == 0 ? "" : std::string(between)) + part(i);
+  return out;
+}
+
+// Of the whole process, so of every test that ran before as well.
+long PeakKilobytes() {
+  std::FILE* file = std::fopen("/proc/self/status", "r");
+  std::array<char, 256> line{};
+  long out = 0;
+  while (file != nullptr && std::fgets(line.data(), line.size(), file) != nullptr) {
+    static_cast<void>(std::sscanf(line.data(), "VmHWM: %ld kB", &out));
+  }
+  if (file != nullptr) std::fclose(file);
+  EXPECT_GT(out, 0);
+  return out;
+}
+
+// Long lists, counts that combine and places that multiply: each compiles or meets a limit, and what compiles fills its
+// masks or says that it failed. Quadratic work on any of these takes minutes, so the test would time out.
+TEST(Adversarial, HostileSpecificationsEndSoonAndInLittleMemory) {
+  const auto number = [](int i) { return std::to_string(i); };
+  const auto quoted = [](int i) { return fmt::format("\"v{}\"", i); };
+  std::string stars = R"({"format":)";
+  for (int i = 0; i < 200; ++i) stars += R"({"type":"star","content":)";
+  stars += R"({"type":"any_text"})" + std::string(201, '}');
+  const std::vector<std::pair<std::string_view, std::string>> specs = {
+      {"json_schema", "{\"enum\":[" + Joined(100'000, quoted) + "]}"},
+      {"json_schema", "{\"enum\":[" + Joined(30'000, number) + "]}"},
+      {"json_schema", "{\"required\":[" + Joined(50'000, quoted) + "]}"},
+      {"json_schema", "{\"properties\":{" + Joined(30'000, [&](int i) { return quoted(i) + ":{}"; }) + "}}"},
+      {"json_schema", R"({"type":"array","minItems":1000000000,"items":{"type":"integer"}})"},
+      {"json_schema", R"({"type":"array","contains":{"const":1},"minContains":1000000000})"},
+      {"json_schema",
+       "{\"type\":\"array\",\"maxItems\":100,\"allOf\":[" +
+           Joined(6, [](int i) { return fmt::format(R"({{"contains":{{"const":{}}},"minContains":30}})", i); }) + "]}"},
+      {"ebnf", "root ::= r0\n" +
+                   Joined(
+                       2000, [](int i) { return fmt::format("r{0} ::= r{1} | r{1} \"x\"\n", i, i + 1); }, "") +
+                   "r2000 ::= \"a\""},
+      {"structural_tag", stars}};
+  std::vector<MaskWord> mask(testing::Vocab1k().vocabulary->mask_words());
+  for (const auto& [kind, text] : specs) {
+    const auto grammar = testing::CompileText(kind, text, {.any_order = true});
+    if (!grammar) {
+      EXPECT_EQ(grammar.error().code, CompileCode::kTooComplex) << text.substr(0, 60) << grammar.error().message;
+      continue;
+    }
+    Matcher matcher(*grammar);
+    std::uint64_t state = 7;
+    for (int step = 0; step < 8 && !matcher.failed() && !matcher.terminated(); ++step) {
+      matcher.FillMask(mask);
+      if (matcher.failed()) break;
+      ASSERT_GT(CountTokens(mask), 0u) << text.substr(0, 60);
+      if (!matcher.Accept(Take(kModels[0], *grammar->vocabulary, mask, state))) break;
+    }
+    if (matcher.failed()) {
+      EXPECT_NE(matcher.FailureText().find("30000 places"), std::string::npos);
+    }
+  }
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_LT(PeakKilobytes(), 1'500'000);
+#endif
 }
 
 }  // namespace

@@ -54,7 +54,8 @@ struct Marker {
                                                      std::shared_ptr<const Vocabulary> vocabulary);
 // Tool calls in DeepSeek's markup. `tools` is {spelling: "v41" | "v4", mode: "block" | "inside" | "auto",
 // parallel: bool, only: name | null, tools: [{name, parameters, strict}], otherwise: {kind: "json_schema" | "regex",
-// spec}}. With `otherwise` (mode auto) the text is the block or an answer of that form, instead of free text.
+// spec}}. With `otherwise` (mode auto) the text is the block or an answer of that form, instead of free text. A tool
+// without parameters takes any, each name once; where `strict` is false, so does one whose schema cannot be enforced.
 [[nodiscard]] Compiled<Grammar> CompileDsml(const JsonValue& tools, const Marker& marker, const CompileOptions& options,
                                             std::shared_ptr<const Vocabulary> vocabulary);
 

@@ -22,10 +22,11 @@ struct Spelling {
   std::string_view block;
   std::string_view invoke;
   std::string_view parameter;
+  bool blank_if_empty;  // the model's own form of a call without arguments has an empty line
 };
-constexpr std::array kSpellings = {Spelling{"v41", " calls", " invoke", " parameter"},
-                                   Spelling{"v4", "tool_calls", "invoke", "parameter"},
-                                   Spelling{"v32", "function_calls", "invoke", "parameter"}};
+constexpr std::array kSpellings = {Spelling{"v41", " calls", " invoke", " parameter", true},
+                                   Spelling{"v4", "tool_calls", "invoke", "parameter", false},
+                                   Spelling{"v32", "function_calls", "invoke", "parameter", false}};
 
 CompileError Bad(std::string message, std::string pointer = "") {
   return {CompileCode::kBadGrammar, std::move(message), std::move(pointer), "", std::nullopt};
@@ -128,7 +129,7 @@ class DsmlEmitter {
       answer.error().pointer = "/otherwise/spec" + answer.error().pointer;
       return answer;
     }
-    // The model is used to an empty line before its calls.
+    // The models put two line ends in front of a block.
     Node split;
     split.kind = Node::Kind::kSplit;
     split.outs = {block, Text("\n\n", block), *answer};
@@ -142,7 +143,10 @@ class DsmlEmitter {
     split.outs = {end_, block};
     TextSpec spec;
     const NodeId next = program_.AddNode(std::move(split));
-    return Raw(std::move(spec), next).value_or(next);
+    const auto text = Raw(std::move(spec), next);
+    if (!text) return next;
+    program_.node_mutable(*text).open = true;
+    return *text;
   }
 
  private:
@@ -236,6 +240,13 @@ class DsmlEmitter {
       return it == value_rules.end() ? std::nullopt : std::optional(it->second);
     };
     const NodeId close = Tag("</", std::string(spelling_.invoke) + ">\n", end_);
+    NodeId close_empty = close;
+    if (spelling_.blank_if_empty) {
+      Node blank;
+      blank.kind = Node::Kind::kSplit;
+      blank.outs = {close, Text("\n", close)};
+      close_empty = program_.AddNode(std::move(blank));
+    }
     std::vector<NodeId> starts;
     for (auto& plan : plans) {
       if (!SchemaEmitter::Satisfied(plan, [&](GoalId goal) { return rule_of(goal).has_value(); })) continue;
@@ -250,7 +261,7 @@ class DsmlEmitter {
       const NodeId either = program_.AddNode(std::move(both));
       ObjectSpec& spec = program_.object_mutable(index);
       spec.first_node = more;
-      spec.separators = {close, either, more, close};
+      spec.separators = {close_empty, either, more, close};
       starts.push_back(first);
     }
     if (starts.empty()) {
@@ -326,6 +337,7 @@ Compiled<Grammar> CompileDsml(const JsonValue& spec, const Marker& marker, const
   std::vector<std::pair<std::string, RuleId>> tools;
   JsonValue any_object;
   any_object.type = Type::kObject;
+  std::optional<RuleId> any_arguments;
   for (std::size_t i = 0; i < request->tools->items.size(); ++i) {
     const JsonValue& tool = request->tools->items[i];
     const std::string pointer = fmt::format("/tools/{}", i);
@@ -337,8 +349,13 @@ Compiled<Grammar> CompileDsml(const JsonValue& spec, const Marker& marker, const
     if (request->only && *request->only != name->text) continue;
     const JsonValue* parameters = tool.Find("parameters");
     const JsonValue* strict = tool.Find("strict");
-    if (parameters == nullptr || parameters->is(Type::kNull)) parameters = &any_object;
-    auto rule = emitter.Tool(*parameters, pointer + "/parameters");
+    const bool declared = parameters != nullptr && !parameters->is(Type::kNull);
+    if (!declared && any_arguments) {
+      tools.emplace_back(name->text, *any_arguments);
+      continue;
+    }
+    auto rule = emitter.Tool(declared ? *parameters : any_object, pointer + "/parameters");
+    if (rule && !declared) any_arguments = *rule;
     const bool loose = strict != nullptr && strict->is(Type::kBool) && !strict->boolean;
     if (!rule && loose && rule.error().code == CompileCode::kUnsupportedKeyword) {
       // A tool that did not ask for strictness keeps the block's form, without its own schema.

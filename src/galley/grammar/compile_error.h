@@ -52,6 +52,8 @@ struct Limits {
   std::uint32_t branches_max = 4'096;           // alternatives of one conjunction
   std::uint64_t steps_max = 60'000'000;         // elementary steps of the compiler, the deterministic stand-in for time
   std::uint64_t spec_bytes_max = 8u << 20;      // one regex or pattern
+  std::uint32_t state_items_max = 30'000;       // places in the grammar that one text may be at
+  std::uint64_t mask_steps_max = 40'000'000;    // trie nodes walked for one mask
   std::uint64_t matcher_bytes_max = 16u << 20;  // states kept by one request before old ones are dropped
 };
 

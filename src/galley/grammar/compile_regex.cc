@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string>
+
 #include "galley/grammar/compile.h"
 
 namespace galley::grammar {
@@ -46,6 +49,12 @@ Compiled<Grammar> CompileChoice(const std::vector<std::string>& choices, const C
                                 std::shared_ptr<const Vocabulary> vocabulary) {
   if (choices.empty()) {
     return Refuse({CompileCode::kUnsatisfiable, "choice has no strings; give at least one", "", "", std::nullopt});
+  }
+  const auto broken = std::find_if(choices.begin(), choices.end(), HoldsLoneSurrogate);
+  if (broken != choices.end()) {
+    return Refuse({CompileCode::kUnsatisfiable,
+                   "this choice holds half of a surrogate pair, which no text can; leave it out",
+                   "/" + std::to_string(broken - choices.begin()), "", std::nullopt});
   }
   TextSpec spec;
   spec.names = std::make_shared<NameTrie>(choices);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Structural tags: the JSON in which users of other engines describe texts with typed parts. The form
-// {"type": "structural_tag", "format": F} and the older {"structures", "triggers"} are read. Parts that only work with
-// other engines' bookkeeping (token counts, dispatch tables) are refused by name.
+// {"type": "structural_tag", "format": F} and the older {"structures", "triggers"} are read. Text is matched by its
+// bytes, so what counts or excludes tokens of text is refused by name, as is every member that is not known.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <span>
 
 #include "galley/grammar/compile.h"
 #include "galley/grammar/ebnf.h"
@@ -38,23 +39,34 @@ class TagEmitter {
     struct Row {
       std::string_view type;
       NodeId (TagEmitter::*emit)(const JsonValue&, const std::string&, const std::vector<std::string>&, NodeId, int);
+      std::array<std::string_view, 6> members = {};  // beside "type"
     };
     static constexpr std::array kRows = {
-        Row{"const_string", &TagEmitter::ConstString},
-        Row{"json_schema", &TagEmitter::Schema},
-        Row{"regex", &TagEmitter::RegexPart},
-        Row{"grammar", &TagEmitter::GrammarPart},
-        Row{"any_text", &TagEmitter::AnyText},
-        Row{"sequence", &TagEmitter::Sequence},
-        Row{"or", &TagEmitter::Or},
-        Row{"optional", &TagEmitter::Repeat},
-        Row{"plus", &TagEmitter::Repeat},
-        Row{"star", &TagEmitter::Repeat},
-        Row{"repeat", &TagEmitter::Repeat},
-        Row{"tag", &TagEmitter::Tag},
-        Row{"triggered_tags", &TagEmitter::Triggered},
-        Row{"tags_with_separator", &TagEmitter::Separated},
-        Row{"token", &TagEmitter::TokenPart},
+        Row{"const_string", &TagEmitter::ConstString, {"value"}},
+        Row{"json_schema",
+            &TagEmitter::Schema,
+            {"json_schema", "style", "any_order", "max_whitespace_cnt", "excludes"}},
+        Row{"regex", &TagEmitter::RegexPart, {"pattern"}},
+        Row{"grammar", &TagEmitter::GrammarPart, {"grammar", "syntax"}},
+        Row{"any_text", &TagEmitter::AnyText, {"excludes", "max_chars"}},
+        Row{"any_tokens", &TagEmitter::AnyTokens, {"exclude_tokens"}},
+        Row{"sequence", &TagEmitter::Sequence, {"elements"}},
+        Row{"or", &TagEmitter::Or, {"elements"}},
+        Row{"optional", &TagEmitter::Repeat, {"content"}},
+        Row{"plus", &TagEmitter::Repeat, {"content"}},
+        Row{"star", &TagEmitter::Repeat, {"content"}},
+        Row{"repeat", &TagEmitter::Repeat, {"content", "min", "max"}},
+        Row{"tag", &TagEmitter::Tag, {"begin", "content", "end"}},
+        Row{"triggered_tags",
+            &TagEmitter::Triggered,
+            {"triggers", "tags", "at_least_one", "stop_after_first", "excludes"}},
+        Row{"token_triggered_tags",
+            &TagEmitter::TokenTriggered,
+            {"trigger_tokens", "tags", "at_least_one", "stop_after_first", "exclude_tokens"}},
+        Row{"dispatch", &TagEmitter::Dispatch, {"rules", "loop", "excludes"}},
+        Row{"token_dispatch", &TagEmitter::TokenDispatch, {"rules", "loop", "exclude_tokens"}},
+        Row{"tags_with_separator", &TagEmitter::Separated, {"tags", "separator", "at_least_one", "stop_after_first"}},
+        Row{"token", &TagEmitter::TokenPart, {"token"}},
     };
     if (error) return end_;
     if (depth > options_.limits.nesting_max) {
@@ -62,7 +74,9 @@ class TagEmitter {
     }
     const JsonValue* type = f.Find("type");
     for (const Row& row : kRows) {
-      if (type != nullptr && row.type == type->text) return (this->*row.emit)(f, pointer, stops, next, depth);
+      if (type == nullptr || row.type != type->text) continue;
+      if (!Known(f, pointer, row.members)) return end_;
+      return (this->*row.emit)(f, pointer, stops, next, depth);
     }
     return Fail(pointer + "/type",
                 fmt::format("format {} is not supported", type ? JsonQuote(type->text) : "without type"));
@@ -114,9 +128,45 @@ class TagEmitter {
     Fail(pointer, fmt::format("\"{}\" is missing or of the wrong type", name));
     return nullptr;
   }
-  static bool Flag(const JsonValue& f, std::string_view name) {
+  static bool Flag(const JsonValue& f, std::string_view name, bool without = false) {
     const JsonValue* v = f.Find(name);
-    return v != nullptr && v->is(Type::kBool) && v->boolean;
+    return v != nullptr && v->is(Type::kBool) ? v->boolean : without;
+  }
+  // Whether `f` has no members but these; a null is no member.
+  bool Known(const JsonValue& f, const std::string& pointer, std::span<const std::string_view> members) {
+    for (const auto& [name, value] : f.members) {
+      if (name == "type" || value.is(Type::kNull) || std::ranges::find(members, name) != members.end()) continue;
+      const JsonValue* type = f.Find("type");
+      Fail(pointer, fmt::format("{} of a {} is not supported", JsonQuote(name), type == nullptr ? "tag" : type->text));
+      return false;
+    }
+    return true;
+  }
+  // The strings of list `name`; none without it.
+  Stops Strings(const JsonValue& f, const std::string& pointer, std::string_view name) {
+    Stops out;
+    const JsonValue* list = f.Find(name);
+    if (list == nullptr || list->is(Type::kNull)) return out;
+    for (const JsonValue& text : list->items) {
+      if (!text.is(Type::kString) || text.text.empty()) break;
+      out.push_back(text.text);
+    }
+    if (!list->is(Type::kArray) || out.size() != list->items.size()) {
+      Fail(fmt::format("{}/{}", pointer, name), "must be a list of strings that are not empty");
+    }
+    return out;
+  }
+  // The control tokens of list `name`, ascending; none without it.
+  std::vector<std::uint32_t> Tokens(const JsonValue& f, const std::string& pointer, std::string_view name) {
+    std::vector<std::uint32_t> out;
+    const JsonValue* list = f.Find(name);
+    if (list == nullptr || list->is(Type::kNull)) return out;
+    if (!list->is(Type::kArray)) Fail(fmt::format("{}/{}", pointer, name), "must be a list of tokens");
+    for (std::size_t i = 0; i < list->items.size(); ++i) {
+      if (const auto id = TokenOf(&list->items[i], fmt::format("{}/{}/{}", pointer, name, i))) out.push_back(*id);
+    }
+    std::ranges::sort(out);
+    return out;
   }
 
   NodeId Split(std::vector<NodeId> outs) {
@@ -178,15 +228,21 @@ class TagEmitter {
     return Regex::Alternate(std::move(out));
   }
 
-  // Text that holds none of `stops`.
-  NodeId TextWithout(const Stops& stops, NodeId next) {
+  // Text that holds none of `stops`, of at most `chars_max` characters.
+  NodeId TextWithout(const Stops& stops, NodeId next, std::uint32_t chars_max = kUnbounded) {
     TextSpec spec;
+    spec.length_max = chars_max;
     if (!stops.empty()) {
       auto dfa = Search(AnyOf(stops), CharDfa::Mode::kSearch);
       if (dfa == nullptr) return end_;
       spec.parts.push_back({std::move(dfa), TextSpec::Sense::kMustNot});
     }
-    return Raw(std::move(spec), next);
+    return Open(Raw(std::move(spec), next));
+  }
+
+  NodeId Open(NodeId text) {
+    program_.node_mutable(text).open = true;
+    return text;
   }
 
   // Text up to and with the first of `triggers`.
@@ -199,7 +255,7 @@ class TagEmitter {
     if (ends == nullptr || early == nullptr) return end_;
     spec.parts.push_back({std::move(ends), TextSpec::Sense::kMust});
     spec.parts.push_back({std::move(early), TextSpec::Sense::kMustNot});
-    return Raw(std::move(spec), next);
+    return Open(Raw(std::move(spec), next));
   }
 
   NodeId ConstString(const JsonValue& f, const std::string& pointer, const Stops&, NodeId next, int) {
@@ -217,8 +273,18 @@ class TagEmitter {
     if (schema == nullptr || (!schema->is(Type::kObject) && !schema->is(Type::kBool))) {
       return Fail(pointer, "\"json_schema\" is missing or no schema");
     }
-    SchemaExpander expander(*schema, options_);
-    SchemaEmitter emitter(expander, program_, options_);
+    if (!Strings(f, pointer, "excludes").empty()) {
+      return Fail(pointer + "/excludes", "\"excludes\" of a json_schema is not supported; say it by a pattern");
+    }
+    CompileOptions options = options_;
+    options.any_order = options.any_order || Flag(f, "any_order");
+    if (const JsonValue* most = f.Find("max_whitespace_cnt"); most != nullptr && !most->is(Type::kNull)) {
+      const auto count = IntegerOf(most);
+      if (!count || *count < 0) return Fail(pointer + "/max_whitespace_cnt", "must be a number from 0 on");
+      if (*count < kBlanksMax) options.whitespace = *count == 0 ? Whitespace::kCompact : Whitespace::kDefault;
+    }
+    SchemaExpander expander(*schema, options);
+    SchemaEmitter emitter(expander, program_, options);
     const GoalId root = expander.root_goal();
     std::vector<RuleId> rules;
     if (!expander.ok() || !emitter.Run({root}, rules)) return FailWith(pointer + "/json_schema", expander.error());
@@ -252,6 +318,9 @@ class TagEmitter {
   NodeId GrammarPart(const JsonValue& f, const std::string& pointer, const Stops&, NodeId next, int) {
     const JsonValue* text = Need(f, pointer, "grammar", Type::kString);
     if (text == nullptr) return end_;
+    if (const JsonValue* syntax = f.Find("syntax"); syntax != nullptr && syntax->text != "ebnf") {
+      return Fail(pointer + "/syntax", fmt::format("syntax {} is not supported", JsonQuote(syntax->text)));
+    }
     auto grammar = ReadEbnf(text->text, markers_, options_.limits);
     if (!grammar) return FailWith(pointer + "/grammar", std::move(grammar.error()));
     auto rule = EmitEbnf(*grammar, program_, vocabulary_);
@@ -261,13 +330,36 @@ class TagEmitter {
 
   NodeId AnyText(const JsonValue& f, const std::string& pointer, const Stops& stops, NodeId next, int) {
     Stops without = stops;
-    for (const char* name : {"max_tokens", "max_chars"}) {
-      if (f.Find(name) != nullptr) return Fail(pointer, fmt::format("\"{}\" is not supported", name));
+    for (std::string& text : Strings(f, pointer, "excludes")) without.push_back(std::move(text));
+    const JsonValue* most = f.Find("max_chars");
+    if (most == nullptr || most->is(Type::kNull)) return TextWithout(without, next);
+    const auto count = IntegerOf(most);
+    if (!count || *count < 0 || *count >= kUnbounded) {
+      return Fail(pointer + "/max_chars", "must be a number from 0 on");
     }
-    if (const JsonValue* excludes = f.Find("excludes")) {
-      for (const JsonValue& text : excludes->items) without.push_back(text.text);
-    }
-    return TextWithout(without, next);
+    return TextWithout(without, next, static_cast<std::uint32_t>(*count));
+  }
+
+  // Text and control tokens in any order, except those in `excluded`, the tokens that end what is around it and the end
+  // of all text. `leaves` are what may follow.
+  NodeId Anything(const Stops& stops, std::vector<std::uint32_t> excluded, std::vector<NodeId> leaves) {
+    excluded.insert(excluded.end(), end_tokens_.begin(), end_tokens_.end());
+    std::ranges::sort(excluded);
+    const NodeId between = program_.AddNode({});
+    const NodeId text = TextWithout(stops, between);
+    Node any;
+    any.kind = Node::Kind::kAnyToken;
+    any.outs = std::move(excluded);
+    any.next = text;
+    leaves.push_back(program_.AddNode(std::move(any)));
+    Node& split = program_.node_mutable(between);
+    split.kind = Node::Kind::kSplit;
+    split.outs = std::move(leaves);
+    return text;
+  }
+
+  NodeId AnyTokens(const JsonValue& f, const std::string& pointer, const Stops& stops, NodeId next, int) {
+    return Anything(stops, Tokens(f, pointer, "exclude_tokens"), {next});
   }
 
   NodeId Sequence(const JsonValue& f, const std::string& pointer, const Stops& stops, NodeId next, int depth) {
@@ -330,57 +422,82 @@ class TagEmitter {
     return next;
   }
 
-  // Texts that may end a tag.
-  Stops Ends(const JsonValue& tag, const std::string& pointer) {
-    Stops out;
-    const JsonValue* end = tag.Find("end");
-    if (end != nullptr && end->is(Type::kString)) out.push_back(end->text);
-    if (end != nullptr && end->is(Type::kArray)) {
-      for (const JsonValue& text : end->items) out.push_back(text.text);
+  // Where `tag` begins or ends with a token part, its token.
+  std::optional<std::uint32_t> EdgeToken(const JsonValue& tag, const std::string& pointer, const char* name) {
+    const JsonValue* part = tag.Find(name);
+    const JsonValue* type = part == nullptr ? nullptr : part->Find("type");
+    if (type == nullptr || type->text != "token") return std::nullopt;
+    return TokenOf(part->Find("token"), fmt::format("{}/{}/token", pointer, name));
+  }
+
+  // A tag from behind its beginning.
+  NodeId TagBody(const JsonValue& f, const std::string& pointer, NodeId next, int depth) {
+    static constexpr std::array<std::string_view, 3> kMembers = {"begin", "content", "end"};
+    const JsonValue* content = Need(f, pointer, "content", Type::kObject);
+    if (content == nullptr || !Known(f, pointer, kMembers)) return end_;
+    Stops stops;
+    std::vector<NodeId> closes;
+    const std::size_t outer = end_tokens_.size();
+    if (const auto token = EdgeToken(f, pointer, "end")) {
+      closes.push_back(TokenNode(*token, next));
+      end_tokens_.push_back(*token);
+    } else if (const JsonValue* end = f.Find("end"); end != nullptr && end->is(Type::kString)) {
+      AddEnd(end->text, next, stops, closes);
+    } else {
+      for (const std::string& text : Strings(f, pointer, "end")) AddEnd(text, next, stops, closes);
     }
-    if (out.empty()) Fail(pointer, "a tag needs \"end\", a string or a list of strings");
-    return out;
+    if (closes.empty()) Fail(pointer, "a tag needs \"end\", a string, a list of strings or a token");
+    if (error) return end_;
+    const NodeId body = Format(*content, pointer + "/content", stops, Split(std::move(closes)), depth + 1);
+    end_tokens_.resize(outer);
+    return body;
+  }
+  void AddEnd(const std::string& text, NodeId next, Stops& stops, std::vector<NodeId>& closes) {
+    closes.push_back(Text(text, next));
+    std::size_t at = 0;
+    const Marker* marker = FindMarker(text, at);
+    // Free text cannot hold a control token anyway.
+    if (marker == nullptr && !text.empty()) stops.push_back(text);
+    if (marker != nullptr && at == 0) end_tokens_.push_back(marker->token);
   }
 
   // A tag without the first `skip` bytes of its beginning.
   NodeId TagFrom(const JsonValue& f, const std::string& pointer, std::size_t skip, NodeId next, int depth) {
-    const JsonValue* begin = Need(f, pointer, "begin", Type::kString);
-    const JsonValue* content = Need(f, pointer, "content", Type::kObject);
-    if (begin == nullptr || content == nullptr) return end_;
-    const Stops ends = Ends(f, pointer);
-    Stops stops;
-    std::vector<NodeId> closes;
-    for (const std::string& end : ends) {
-      closes.push_back(Text(end, next));
-      std::size_t at = 0;
-      // Free text cannot hold a control token anyway.
-      if (!end.empty() && FindMarker(end, at) == nullptr) stops.push_back(end);
+    if (const auto token = EdgeToken(f, pointer, "begin")) {
+      return TokenNode(*token, TagBody(f, pointer, next, depth));
     }
-    if (error) return end_;
-    const NodeId body = Format(*content, pointer + "/content", stops, Split(std::move(closes)), depth + 1);
-    return Text(begin->text.substr(skip), body);
+    const JsonValue* begin = Need(f, pointer, "begin", Type::kString);
+    if (begin == nullptr) return end_;
+    return Text(begin->text.substr(skip), TagBody(f, pointer, next, depth));
   }
 
   NodeId Tag(const JsonValue& f, const std::string& pointer, const Stops&, NodeId next, int depth) {
     return TagFrom(f, pointer, 0, next, depth);
   }
 
+  // What free text between tags must not hold: what triggers them, what ends it, and what the format excludes.
+  Stops Quiet(const JsonValue& f, const std::string& pointer, const Stops& triggers, const Stops& stops) {
+    Stops out = Strings(f, pointer, "excludes");
+    out.insert(out.end(), stops.begin(), stops.end());
+    std::size_t at = 0;
+    for (const std::string& trigger : triggers) {
+      if (FindMarker(trigger, at) == nullptr) out.push_back(trigger);
+    }
+    return out;
+  }
+
+  // Free text and the first `trigger` behind it. One that ends in front of a control token may come in the text too.
+  NodeId TextAnd(const std::string& trigger, const Stops& quiet, NodeId rest) {
+    const bool spelled = std::ranges::find(quiet, trigger) != quiet.end();
+    return spelled ? TextUpTo(trigger, quiet, rest) : TextWithout(quiet, Text(trigger, rest));
+  }
+
   NodeId Triggered(const JsonValue& f, const std::string& pointer, const Stops& stops, NodeId next, int depth) {
     const JsonValue* tags = Need(f, pointer, "tags", Type::kArray);
-    const JsonValue* list = Need(f, pointer, "triggers", Type::kArray);
-    if (tags == nullptr || list == nullptr) return end_;
-    Stops triggers, spelled;
-    for (const JsonValue& trigger : list->items) {
-      std::size_t at = 0;
-      triggers.push_back(trigger.text);
-      if (trigger.text.empty()) return Fail(pointer + "/triggers", "a trigger must not be empty");
-      if (FindMarker(trigger.text, at) == nullptr) spelled.push_back(trigger.text);
-    }
-    Stops quiet = spelled;
-    quiet.insert(quiet.end(), stops.begin(), stops.end());
-    if (const JsonValue* excludes = f.Find("excludes")) {
-      for (const JsonValue& text : excludes->items) quiet.push_back(text.text);
-    }
+    const Stops triggers = Strings(f, pointer, "triggers");
+    if (tags == nullptr || error) return end_;
+    if (triggers.empty()) return Fail(pointer + "/triggers", "at least one trigger is needed");
+    const Stops quiet = Quiet(f, pointer, triggers, stops);
     const bool once = Flag(f, "stop_after_first");
     const NodeId loop = program_.AddNode({});  // free text, then perhaps a tag
     const NodeId after = once ? next : loop;
@@ -394,19 +511,14 @@ class TagEmitter {
       const std::size_t spoken = marker == nullptr ? trigger.size() : at;
       for (std::size_t i = 0; i < tags->items.size(); ++i) {
         const JsonValue* begin = tags->items[i].Find("begin");
-        if (begin == nullptr || begin->text.compare(0, trigger.size(), trigger) != 0) continue;
+        if (begin == nullptr || !begin->is(Type::kString) || !begin->text.starts_with(trigger)) continue;
         const std::string where = fmt::format("{}/tags/{}", pointer, i);
         used[i] = true;
         rests.push_back(TagFrom(tags->items[i], where, spoken, after, depth));
         if (Flag(f, "at_least_one")) firsts.push_back(TagFrom(tags->items[i], where, 0, after, depth));
       }
       if (rests.empty()) return Fail(pointer + "/triggers", "no tag begins with trigger " + JsonQuote(trigger));
-      const NodeId rest = Split(std::move(rests));
-      if (marker == nullptr) {
-        outs.push_back(TextUpTo(trigger, quiet, rest));
-      } else {
-        outs.push_back(TextWithout(quiet, Text(trigger.substr(0, at), rest)));
-      }
+      outs.push_back(TextAnd(trigger.substr(0, spoken), quiet, Split(std::move(rests))));
     }
     const auto unused = std::find(used.begin(), used.end(), false);
     if (unused != used.end()) {
@@ -416,6 +528,92 @@ class TagEmitter {
     node.kind = Node::Kind::kSplit;
     node.outs = std::move(outs);
     return firsts.empty() ? loop : Split(std::move(firsts));
+  }
+
+  // [trigger, format] of each rule, or null after a failure.
+  const std::vector<JsonValue>* Rules(const JsonValue& f, const std::string& pointer) {
+    const JsonValue* rules = Need(f, pointer, "rules", Type::kArray);
+    if (rules == nullptr) return nullptr;
+    if (rules->items.empty()) Fail(pointer + "/rules", "at least one rule is needed");
+    for (std::size_t i = 0; i < rules->items.size(); ++i) {
+      const JsonValue& rule = rules->items[i];
+      if (rule.items.size() == 2 && rule.items[1].is(Type::kObject)) continue;
+      Fail(fmt::format("{}/rules/{}", pointer, i), "a rule is a list of what triggers it and a format");
+    }
+    return error ? nullptr : &rules->items;
+  }
+
+  NodeId Dispatch(const JsonValue& f, const std::string& pointer, const Stops& stops, NodeId next, int depth) {
+    const std::vector<JsonValue>* rules = Rules(f, pointer);
+    if (rules == nullptr) return end_;
+    Stops triggers;
+    for (std::size_t i = 0; i < rules->size(); ++i) {
+      const JsonValue& trigger = (*rules)[i].items[0];
+      if (!trigger.is(Type::kString) || trigger.text.empty()) {
+        return Fail(fmt::format("{}/rules/{}/0", pointer, i), "a rule's trigger is a string that is not empty");
+      }
+      triggers.push_back(trigger.text);
+    }
+    const Stops quiet = Quiet(f, pointer, triggers, stops);
+    if (error) return end_;
+    const NodeId loop = program_.AddNode({});
+    std::vector<NodeId> outs = {TextWithout(quiet, next)};
+    for (std::size_t i = 0; i < rules->size(); ++i) {
+      const std::string where = fmt::format("{}/rules/{}/1", pointer, i);
+      const NodeId rest = Format((*rules)[i].items[1], where, stops, Flag(f, "loop", true) ? loop : next, depth + 1);
+      outs.push_back(TextAnd(triggers[i], quiet, rest));
+    }
+    Node& node = program_.node_mutable(loop);
+    node.kind = Node::Kind::kSplit;
+    node.outs = std::move(outs);
+    return loop;
+  }
+
+  NodeId TokenDispatch(const JsonValue& f, const std::string& pointer, const Stops& stops, NodeId next, int depth) {
+    const std::vector<JsonValue>* rules = Rules(f, pointer);
+    if (rules == nullptr) return end_;
+    const NodeId loop = program_.AddNode({});
+    std::vector<std::uint32_t> excluded = Tokens(f, pointer, "exclude_tokens");
+    std::vector<NodeId> leaves = {next};
+    for (std::size_t i = 0; i < rules->size() && !error; ++i) {
+      const std::string where = fmt::format("{}/rules/{}", pointer, i);
+      const auto token = TokenOf(&(*rules)[i].items[0], where + "/0");
+      if (!token) return end_;
+      excluded.push_back(*token);
+      const NodeId after = Flag(f, "loop", true) ? loop : next;
+      leaves.push_back(TokenNode(*token, Format((*rules)[i].items[1], where + "/1", stops, after, depth + 1)));
+    }
+    return Looped(loop, Anything(stops, std::move(excluded), std::move(leaves)));
+  }
+  NodeId Looped(NodeId loop, NodeId start) {
+    Node& node = program_.node_mutable(loop);
+    node.kind = Node::Kind::kSplit;
+    node.outs = {start};
+    return loop;
+  }
+
+  NodeId TokenTriggered(const JsonValue& f, const std::string& pointer, const Stops& stops, NodeId next, int depth) {
+    const JsonValue* tags = Need(f, pointer, "tags", Type::kArray);
+    const std::vector<std::uint32_t> triggers = Tokens(f, pointer, "trigger_tokens");
+    std::vector<std::uint32_t> excluded = Tokens(f, pointer, "exclude_tokens");
+    if (tags == nullptr || error) return end_;
+    excluded.insert(excluded.end(), triggers.begin(), triggers.end());
+    const NodeId loop = program_.AddNode({});
+    const NodeId after = Flag(f, "stop_after_first") ? next : loop;
+    std::vector<NodeId> leaves, firsts;
+    for (std::size_t i = 0; i < tags->items.size() && !error; ++i) {
+      const std::string where = fmt::format("{}/tags/{}", pointer, i);
+      const auto begin = EdgeToken(tags->items[i], where, "begin");
+      if (!begin || !std::ranges::binary_search(triggers, *begin)) {
+        return Fail(where + "/begin", "a tag here begins with a token part, one of \"trigger_tokens\"");
+      }
+      firsts.push_back(TagFrom(tags->items[i], where, 0, after, depth));
+    }
+    if (firsts.empty()) return Fail(pointer + "/tags", "at least one tag is needed");
+    leaves = firsts;
+    leaves.push_back(next);
+    const NodeId start = Looped(loop, Anything(stops, std::move(excluded), std::move(leaves)));
+    return Flag(f, "at_least_one") ? Split(std::move(firsts)) : start;
   }
 
   NodeId Separated(const JsonValue& f, const std::string& pointer, const Stops&, NodeId next, int depth) {
@@ -438,21 +636,22 @@ class TagEmitter {
   }
 
   NodeId TokenPart(const JsonValue& f, const std::string& pointer, const Stops&, NodeId next, int) {
-    const JsonValue* token = f.Find("token");
+    const auto id = TokenOf(f.Find("token"), pointer + "/token");
+    return id ? TokenNode(*id, next) : end_;
+  }
+
+  // A control token by id or spelling.
+  std::optional<std::uint32_t> TokenOf(const JsonValue* token, const std::string& pointer) {
     std::optional<std::uint32_t> id;
-    if (token != nullptr && token->is(Type::kNumber)) {
-      const auto value = ParseDecimal(token->text);
-      if (value && value->is_integer() && !value->negative && value->magnitude <= 9) {
-        id = static_cast<std::uint32_t>(std::stoul(value->ToString()));
-      }
+    if (const auto number = IntegerOf(token); number && *number >= 0 && *number < vocabulary_.size()) {
+      id = static_cast<std::uint32_t>(*number);
     }
     for (const Marker& marker : markers_) {
       if (token != nullptr && token->is(Type::kString) && token->text == marker.text) id = marker.token;
     }
-    if (!id || *id >= vocabulary_.size() || !vocabulary_.is_special(*id) || vocabulary_.is_end(*id)) {
-      return Fail(pointer + "/token", "\"token\" must name a control token of the model");
-    }
-    return TokenNode(*id, next);
+    if (id && *id < vocabulary_.size() && vocabulary_.is_special(*id) && !vocabulary_.is_end(*id)) return id;
+    Fail(pointer, "must name a control token of the model; text is matched by its bytes, whatever its tokens are");
+    return std::nullopt;
   }
 
   Program& program_;
@@ -461,6 +660,7 @@ class TagEmitter {
   const Vocabulary& vocabulary_;
   JsonNodes json_;
   NodeId end_ = 0;
+  std::vector<std::uint32_t> end_tokens_;  // of the tags that are open where a format is read
 };
 
 }  // namespace

@@ -170,8 +170,9 @@ bool CanClose(const ArraySpec& spec, const Payload& payload) {
   return true;
 }
 
-bool Closable(const ArraySpec& spec, const Payload& payload, std::map<Payload, bool>& closable) {
+bool Closable(const ArraySpec& spec, const Payload& payload, ClosableStates& states) {
   const Payload start = BegunArray(spec, payload);
+  std::map<Payload, bool>& closable = states.known;
   const auto known = closable.find(start);
   if (known != closable.end()) return known->second;
   // Depth first, without recursion: minItems may be in the thousands.
@@ -190,6 +191,10 @@ bool Closable(const ArraySpec& spec, const Payload& payload, std::map<Payload, b
       path.back().second.pop_back();
       const auto it = closable.find(next);
       if (it == closable.end()) {
+        if (closable.size() >= kClosableMax) {
+          states.overflowed = true;
+          return false;
+        }
         open(next);
         found = CanClose(spec, path.back().first);
       } else {
@@ -209,9 +214,9 @@ bool Closable(const ArraySpec& spec, const Payload& payload, std::map<Payload, b
   return false;
 }
 
-std::vector<Step> Next(const ArraySpec& spec, const Payload& payload, std::map<Payload, bool>& closable) {
+std::vector<Step> Next(const ArraySpec& spec, const Payload& payload, ClosableStates& states) {
   std::vector<Step> out = Candidates(spec, BegunArray(spec, payload));
-  std::erase_if(out, [&](const Step& step) { return !Closable(spec, step.after, closable); });
+  std::erase_if(out, [&](const Step& step) { return !Closable(spec, step.after, states); });
   return out;
 }
 

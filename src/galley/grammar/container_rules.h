@@ -39,10 +39,16 @@ struct Step {
   RuleId rule;
   Payload after;
 };
+// Answers of Closable, and whether there were too many states to find one.
+inline constexpr std::size_t kClosableMax = 200'000;
+struct ClosableStates {
+  std::map<Payload, bool> known;
+  bool overflowed = false;
+};
 // Elements that may come next, each with the payload behind it; only those from which the array can still close.
-[[nodiscard]] std::vector<Step> Next(const ArraySpec& spec, const Payload& payload, std::map<Payload, bool>& closable);
+[[nodiscard]] std::vector<Step> Next(const ArraySpec& spec, const Payload& payload, ClosableStates& closable);
 // Whether some completion closes the array. `closable` remembers answers.
-[[nodiscard]] bool Closable(const ArraySpec& spec, const Payload& payload, std::map<Payload, bool>& closable);
+[[nodiscard]] bool Closable(const ArraySpec& spec, const Payload& payload, ClosableStates& closable);
 }  // namespace array_rules
 
 }  // namespace galley::grammar

@@ -57,6 +57,10 @@ int Compare(const Decimal& a, const Decimal& b) {
   return a.negative ? -magnitudes : magnitudes;
 }
 
+std::string Decimal::Key() const {
+  return (negative ? "-" : "") + digits + "e" + std::to_string(magnitude);
+}
+
 std::string Decimal::ToString() const {
   if (is_zero()) return "0";
   std::string out = negative ? "-" : "";

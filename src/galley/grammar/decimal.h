@@ -20,6 +20,8 @@ struct Decimal {
   [[nodiscard]] bool is_integer() const { return is_zero() || magnitude >= static_cast<std::int32_t>(digits.size()); }
   // Plain spelling without an exponent where that is short, for keys and messages.
   [[nodiscard]] std::string ToString() const;
+  // Short, and different for different values.
+  [[nodiscard]] std::string Key() const;
 
   friend bool operator==(const Decimal&, const Decimal&) = default;
 };

@@ -8,10 +8,11 @@ namespace galley::grammar {
 std::string GrammarCache::KeyOf(std::string_view kind, const JsonValue& spec, const std::vector<Marker>& markers,
                                 const CompileOptions& options, const Vocabulary* vocabulary) {
   const Limits& l = options.limits;
-  std::string key = fmt::format("{}|{}|{}{}{}{}|{},{},{},{},{},{},{},{}|", kind, static_cast<const void*>(vocabulary),
-                                static_cast<int>(options.whitespace), options.any_order, options.plain_numbers,
-                                options.lenient, l.nesting_max, l.nfa_states_max, l.dfa_states_max, l.goals_max,
-                                l.branches_max, l.steps_max, l.matcher_bytes_max, l.spec_bytes_max);
+  std::string key =
+      fmt::format("{}|{}|{}{}{}{}|{},{},{},{},{},{},{},{},{},{}|", kind, static_cast<const void*>(vocabulary),
+                  static_cast<int>(options.whitespace), options.any_order, options.plain_numbers, options.lenient,
+                  l.nesting_max, l.nfa_states_max, l.dfa_states_max, l.goals_max, l.branches_max, l.steps_max,
+                  l.matcher_bytes_max, l.spec_bytes_max, l.state_items_max, l.mask_steps_max);
   for (const Marker& marker : markers) key += fmt::format("{}={}|", JsonQuote(marker.text), marker.token);
   return key + JsonText(spec);
 }
@@ -52,15 +53,6 @@ void GrammarCache::Put(std::string key, Compiled<Grammar> result, std::function<
   entries_.push_front({std::move(key), std::move(result), std::move(bytes), 0});
   index_.emplace(entries_.front().key, entries_.begin());
   Shrink();
-}
-
-Compiled<Grammar> GrammarCache::Get(std::string_view kind, const JsonValue& spec, const std::vector<Marker>& markers,
-                                    const CompileOptions& options, std::shared_ptr<const Vocabulary> vocabulary) {
-  std::string key = KeyOf(kind, spec, markers, options, vocabulary.get());
-  if (auto known = Find(key)) return std::move(*known);
-  Compiled<Grammar> result = CompileKind(kind, spec, markers, options, std::move(vocabulary));
-  Put(std::move(key), result);
-  return result;
 }
 
 }  // namespace galley::grammar

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled grammars by what they were compiled from, the least recently used dropped beyond a number of bytes. Refusals
 // are kept too: a client that repeats a bad request should not cost a compile each time. One owner, which serialises
-// the calls; a caller that compiles on several threads looks up with Find() and stores with Put().
+// the calls, and may compile on several threads between Find() and Put().
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,7 @@ class GrammarCache {
  public:
   explicit GrammarCache(std::size_t bytes_max) : bytes_max_(bytes_max) {}
 
-  // CompileKind, or its earlier result for the same kind, specification, options and vocabulary. Matchers keep their
-  // grammar alive after it is dropped.
-  [[nodiscard]] Compiled<Grammar> Get(std::string_view kind, const JsonValue& spec, const std::vector<Marker>& markers,
-                                      const CompileOptions& options, std::shared_ptr<const Vocabulary> vocabulary);
-
+  // The same for what CompileKind would compile to the same. Matchers keep their grammar alive after it is dropped.
   [[nodiscard]] static std::string KeyOf(std::string_view kind, const JsonValue& spec,
                                          const std::vector<Marker>& markers, const CompileOptions& options,
                                          const Vocabulary* vocabulary);

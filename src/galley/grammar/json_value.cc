@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <unordered_set>
 
 namespace galley::grammar {
@@ -313,6 +314,15 @@ std::string JsonText(const JsonValue& value) {
   return out;
 }
 
+std::optional<std::int64_t> IntegerOf(const JsonValue* value) {
+  if (value == nullptr || !value->is(JsonValue::Type::kNumber)) return std::nullopt;
+  std::int64_t out = 0;
+  const char* end = value->text.data() + value->text.size();
+  const auto [at, error] = std::from_chars(value->text.data(), end, out);
+  if (error != std::errc() || at != end) return std::nullopt;
+  return out;
+}
+
 void AppendUtf8(std::uint32_t code_point, std::string& out) {
   const auto put = [&](std::uint32_t byte) { out.push_back(static_cast<char>(byte)); };
   if (code_point < 0x80) {
@@ -330,6 +340,14 @@ void AppendUtf8(std::uint32_t code_point, std::string& out) {
     put(0x80 | ((code_point >> 6) & 0x3F));
     put(0x80 | (code_point & 0x3F));
   }
+}
+
+bool HoldsLoneSurrogate(std::string_view text) {
+  // U+D800 to U+DFFF are ED A0 80 to ED BF BF; behind ED, UTF-8 has 80 to 9F only.
+  for (std::size_t i = 0; i + 1 < text.size(); ++i) {
+    if (text[i] == '\xED' && static_cast<unsigned char>(text[i + 1]) >= 0xA0) return true;
+  }
+  return false;
 }
 
 std::vector<std::uint32_t> DecodeUtf8(std::string_view text) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -46,8 +47,15 @@ struct JsonValue {
 // Compact JSON text of a value, numbers as written.
 [[nodiscard]] std::string JsonText(const JsonValue& value);
 
+// The number `value`, when it is one that is written as an integer and fits; null is none.
+[[nodiscard]] std::optional<std::int64_t> IntegerOf(const JsonValue* value);
+
 // Appends the UTF-8 (or, for surrogates, WTF-8) form of `code_point`.
 void AppendUtf8(std::uint32_t code_point, std::string& out);
+
+// Whether the text, UTF-8 or WTF-8, holds half of a surrogate pair. No answer of a model can: it is UTF-8, and the
+// escape of a half is read differently by different parsers, so grammars never allow it.
+[[nodiscard]] bool HoldsLoneSurrogate(std::string_view text);
 
 // Code points of UTF-8 text; bytes that do not decode count as U+FFFD each.
 [[nodiscard]] std::vector<std::uint32_t> DecodeUtf8(std::string_view text);

@@ -8,7 +8,7 @@
 #include <charconv>
 #include <optional>
 
-#include "galley/grammar/base64.h"
+#include "galley/base/base64.h"
 #include "galley/grammar/model_vocabulary.h"
 
 namespace galley::grammar {
@@ -33,20 +33,11 @@ std::string ErrorReply(std::uint64_t us, std::string_view code, const std::strin
   return out + "}}";
 }
 
-std::optional<std::int64_t> Integer(const JsonValue* value) {
-  if (value == nullptr || !value->is(JsonValue::Type::kNumber)) return std::nullopt;
-  std::int64_t out = 0;
-  const char* end = value->text.data() + value->text.size();
-  const auto [at, error] = std::from_chars(value->text.data(), end, out);
-  if (error != std::errc() || at != end) return std::nullopt;
-  return out;
-}
-
 std::optional<std::vector<std::int64_t>> Integers(const JsonValue* value) {
   if (value == nullptr || !value->is(JsonValue::Type::kArray)) return std::nullopt;
   std::vector<std::int64_t> out;
   for (const JsonValue& item : value->items) {
-    const auto number = Integer(&item);
+    const auto number = IntegerOf(&item);
     if (!number) return std::nullopt;
     out.push_back(*number);
   }
@@ -83,10 +74,10 @@ CompileOptions ReadOptions(const JsonValue* value) {
     if (v->text == "flexible") out.whitespace = Whitespace::kFlexible;
   }
   // About fifty elementary steps take a microsecond; steps are what the pure layer can count.
-  if (const auto us = Integer(value->Find("budget_us"))) {
+  if (const auto us = IntegerOf(value->Find("budget_us"))) {
     out.limits.steps_max = static_cast<std::uint64_t>(std::max<std::int64_t>(*us, 1)) * 50;
   }
-  if (const auto bytes = Integer(value->Find("budget_bytes"))) {
+  if (const auto bytes = IntegerOf(value->Find("budget_bytes"))) {
     const auto states = static_cast<std::uint64_t>(std::max<std::int64_t>(*bytes, 1)) / 128;
     out.limits.dfa_states_max = static_cast<std::uint32_t>(std::min<std::uint64_t>(out.limits.dfa_states_max, states));
     out.limits.nfa_states_max = static_cast<std::uint32_t>(std::min<std::uint64_t>(out.limits.nfa_states_max, states));
@@ -158,8 +149,10 @@ std::string LineServer::Compile(const JsonValue& request) {
     const CompileError& error = grammar.error();
     return ErrorReply(options_.now_us() - start, Label(error.code), error.message, &error);
   }
-  matcher_ = std::make_unique<Matcher>(std::move(*grammar));
+  auto matcher = std::make_unique<Matcher>(std::move(*grammar));
   const std::uint64_t us = options_.now_us() - start;
+  if (matcher->failed()) return ErrorReply(us, Label(CompileCode::kTooComplex), matcher->FailureText());
+  matcher_ = std::move(matcher);
   std::string warnings;
   for (const std::string& text : matcher_->grammar().program->warnings()) {
     warnings += (warnings.empty() ? "" : ",") + JsonQuote(text);
@@ -180,7 +173,7 @@ std::string LineServer::Mask(const JsonValue&) {
 std::string LineServer::Accept(const JsonValue& request) {
   auto tokens = Integers(request.Find("tokens"));
   if (!tokens) {
-    const auto one = Integer(request.Find("token"));
+    const auto one = IntegerOf(request.Find("token"));
     if (!one) return ErrorReply(0, "bad_op", "accept needs \"token\" or \"tokens\"");
     tokens = std::vector<std::int64_t>{*one};
   }
@@ -191,7 +184,7 @@ std::string LineServer::Accept(const JsonValue& request) {
 }
 
 std::string LineServer::Rollback(const JsonValue& request) {
-  const auto n = Integer(request.Find("n"));
+  const auto n = IntegerOf(request.Find("n"));
   if (!n || *n < 0) return ErrorReply(0, "bad_op", "rollback needs \"n\", zero or more");
   const std::uint64_t start = options_.now_us();
   matcher_->Rollback(static_cast<std::size_t>(*n));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "galley/grammar/matcher.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 
@@ -83,6 +85,14 @@ void Matcher::Reset() {
   Rollback(history_.size());
 }
 
+std::string Matcher::FailureText() const {
+  const Limits& limits = grammar_.program->limits();
+  return fmt::format(
+      "the grammar needs more than {} states or {} patterns' worth of them in one lexeme, or {} places in it at once; "
+      "loosen its patterns, bounds and repeats, or make it less ambiguous",
+      limits.dfa_states_max, limits.nfa_states_max, limits.state_items_max);
+}
+
 bool Matcher::MatchesNothing() const {
   const ParseStates& states = session_->states;
   const ParseStates::State& start = states.state(states.start());
@@ -91,6 +101,12 @@ bool Matcher::MatchesNothing() const {
 
 bool Matcher::can_stop() {
   return session_->states.state(history_.back()).complete;
+}
+
+bool Matcher::in_free_text() const {
+  const std::vector<Item>& lexemes = session_->states.state(history_.back()).lexemes;
+  return !terminated_ && std::any_of(lexemes.begin(), lexemes.end(),
+                                     [&](const Item& item) { return grammar_.program->node(item.node).open; });
 }
 
 bool Matcher::must_stop() {
@@ -196,6 +212,7 @@ void Matcher::Walk(const TokenTrie& trie, std::uint32_t top, Id from, std::vecto
   const std::uint32_t end = top + trie.skip(top);
   for (std::uint32_t node = top + 1; node < end;) {
     const std::size_t depth = trie.depth(node) - base;
+    ++session_->walked;
     Id next = ParseStates::kDead;
     if (depth == 1) {
       Id& known = row[trie.byte(node)];
@@ -320,7 +337,16 @@ void Matcher::Compute(Id id, std::vector<MaskWord>& mask) {
   const Vocabulary& vocabulary = *grammar_.vocabulary;
   std::vector<std::uint32_t> doubtful;
   const ParseStates::State& state = session_->states.state(id);
-  for (const Item& item : state.lexemes) AddItem(item, mask, doubtful);
+  session_->walked = 0;
+  for (const Item& item : state.lexemes) {
+    AddItem(item, mask, doubtful);
+    // A dense mask is as long as so many nodes.
+    session_->walked += 500;
+    if (session_->walked > grammar_.program->limits().mask_steps_max) {
+      grammar_.program->SetOverflowed();
+      break;
+    }
+  }
   for (const Item& item : state.tokens) AddTokens(item, mask);
   if (state.complete) {
     for (const std::uint32_t end : vocabulary.ends()) SetBit(mask, end);
@@ -403,22 +429,6 @@ Matcher::Outlook Matcher::LookAhead(std::string_view text, std::string_view mark
   out.end = states.state(id).complete;
   out.forced = ForcedFrom(id, 4096);
   return out;
-}
-
-void FillMasks(std::span<Matcher* const> matchers, std::span<MaskWord> out, const ParallelFor& parallel_for) {
-  if (matchers.empty()) return;
-  const std::size_t words = out.size() / matchers.size();
-  std::vector<std::vector<std::size_t>> groups;  // rows by grammar
-  std::unordered_map<const Program*, std::size_t> index;
-  for (std::size_t i = 0; i < matchers.size(); ++i) {
-    if (matchers[i] == nullptr) continue;
-    const auto [it, fresh] = index.try_emplace(matchers[i]->grammar().program.get(), groups.size());
-    if (fresh) groups.emplace_back();
-    groups[it->second].push_back(i);
-  }
-  parallel_for(groups.size(), [&](std::size_t group) {
-    for (const std::size_t i : groups[group]) matchers[i]->FillMask(out.subspan(i * words, words));
-  });
 }
 
 }  // namespace galley::grammar

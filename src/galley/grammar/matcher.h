@@ -7,7 +7,6 @@
 
 #include <bitset>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -46,9 +45,14 @@ class Matcher {
   std::vector<bool> FillTreeMasks(std::span<const std::int32_t> parents, std::span<const std::uint32_t> tokens,
                                   std::span<MaskWord> out);
 
+  // What failed() means, for errors.
+  [[nodiscard]] std::string FailureText() const;
   // No text satisfies the grammar, so no mask ever allows a token: a pattern such as a$b is legal and like that.
   [[nodiscard]] bool MatchesNothing() const;
   [[nodiscard]] bool can_stop();
+  // Free text is under way, so nearly every token may come: whoever draws can do without the mask unless Accept refuses
+  // what was drawn.
+  [[nodiscard]] bool in_free_text() const;
   // The text is complete and nothing may follow but an end token, or has ended.
   [[nodiscard]] bool must_stop();
   [[nodiscard]] bool terminated() const { return terminated_; }
@@ -97,6 +101,7 @@ class Matcher {
     std::vector<ParseStates::Id> path;
     std::vector<char> guessed;
     std::vector<ParseStates::Id> row;
+    std::uint64_t walked = 0;  // trie nodes for the mask under way
   };
 
   using Id = ParseStates::Id;
@@ -127,12 +132,5 @@ class Matcher {
 
 // Allowed tokens of a mask.
 [[nodiscard]] std::size_t CountTokens(std::span<const MaskWord> mask);
-
-// Calls the function for 0…n-1, possibly on several threads, and returns when all have returned.
-using ParallelFor = std::function<void(std::size_t, const std::function<void(std::size_t)>&)>;
-
-// Masks of a batch, one row of mask_words() words per matcher; null matchers leave their row alone. Rows of different
-// grammars are computed at the same time, rows of one grammar one after the other.
-void FillMasks(std::span<Matcher* const> matchers, std::span<MaskWord> out, const ParallelFor& parallel_for);
 
 }  // namespace galley::grammar

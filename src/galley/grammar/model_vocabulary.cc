@@ -6,22 +6,14 @@
 #include <charconv>
 #include <optional>
 
+#include "galley/base/base64.h"
 #include "galley/base/check.h"
-#include "galley/grammar/base64.h"
 #include "galley/text/tokenizer.h"
 
 namespace galley::grammar {
 namespace {
 
 constexpr std::int64_t kVocabularyMax = 16'000'000;
-
-std::optional<std::int64_t> Integer(const JsonValue& value) {
-  std::int64_t out = 0;
-  const char* end = value.text.data() + value.text.size();
-  const auto [at, error] = std::from_chars(value.text.data(), end, out);
-  if (!value.is(JsonValue::Type::kNumber) || error != std::errc() || at != end) return std::nullopt;
-  return out;
-}
 
 // The ids of member `name`, a list.
 Result<std::vector<std::uint32_t>> Ids(const JsonValue& file, std::string_view name) {
@@ -31,7 +23,7 @@ Result<std::vector<std::uint32_t>> Ids(const JsonValue& file, std::string_view n
     return Err(ErrorCode::kInvalidArgument, fmt::format("a vocabulary file needs the list \"{}\"", name));
   }
   for (const JsonValue& item : list->items) {
-    const auto id = Integer(item);
+    const auto id = IntegerOf(&item);
     if (!id || *id < 0 || *id > kVocabularyMax) {
       return Err(ErrorCode::kInvalidArgument,
                  fmt::format("{} in \"{}\" is not a token id", JsonText(item).substr(0, 40), name));
@@ -83,7 +75,7 @@ Result<ModelVocabulary> ReadVocabularyFile(std::string_view json) {
   ASSIGN_OR_RETURN(options.specials, Ids(*file, "special"));
   for (const JsonValue& token : tokens->items) options.tokens.push_back(Base64Decode(token.text));
   if (const JsonValue* given = file->Find("vocab_size")) {
-    const auto size = Integer(*given);
+    const auto size = IntegerOf(given);
     if (!size || *size < static_cast<std::int64_t>(options.tokens.size()) || *size > kVocabularyMax) {
       return Err(ErrorCode::kInvalidArgument, fmt::format("vocab_size {} does not fit {} tokens",
                                                           JsonText(*given).substr(0, 40), options.tokens.size()));

@@ -17,13 +17,15 @@ std::string DecodeName(std::string_view raw) {
 
 }  // namespace
 
+std::size_t ParseStates::ItemHash::operator()(const Item& item) const {
+  std::uint64_t hash = MixBits((static_cast<std::uint64_t>(item.node) << 32) | item.lexeme);
+  hash = MixBits(hash ^ ((static_cast<std::uint64_t>(item.payload) << 32) | item.captured));
+  return MixBits(hash ^ ((static_cast<std::uint64_t>(item.origin) << 32) | item.symbol));
+}
+
 std::size_t ParseStates::KernelHash::operator()(const std::vector<Item>& kernel) const {
   std::uint64_t hash = kernel.size();
-  for (const Item& item : kernel) {
-    hash = MixBits(hash ^ ((static_cast<std::uint64_t>(item.node) << 32) | item.lexeme));
-    hash = MixBits(hash ^ ((static_cast<std::uint64_t>(item.payload) << 32) | item.captured));
-    hash = MixBits(hash ^ ((static_cast<std::uint64_t>(item.origin) << 32) | item.symbol));
-  }
+  for (const Item& item : kernel) hash = MixBits(hash ^ ItemHash()(item));
   return hash;
 }
 
@@ -146,7 +148,14 @@ ParseStates::Id ParseStates::Intern(std::vector<Item> kernel, bool guessed) {
 }
 
 void ParseStates::Push(const Item& item) {
-  if (std::find(pushed_.begin(), pushed_.end(), item) != pushed_.end()) return;
+  constexpr std::size_t kFew = 48;  // searched one by one
+  if (pushed_.size() >= program_.limits().state_items_max) return program_.SetOverflowed();
+  if (pushed_.size() < kFew) {
+    if (std::find(pushed_.begin(), pushed_.end(), item) != pushed_.end()) return;
+  } else {
+    if (pushed_set_.empty()) pushed_set_.insert(pushed_.begin(), pushed_.end());
+    if (!pushed_set_.insert(item).second) return;
+  }
   pushed_.push_back(item);
   todo_.push_back(item);
 }
@@ -154,6 +163,7 @@ void ParseStates::Push(const Item& item) {
 void ParseStates::Close(Id id) {
   todo_.clear();
   pushed_.clear();
+  if (!pushed_set_.empty()) pushed_set_.clear();
   empty_.clear();
   State& state = states_[id];
   for (const Item& item : state.kernel) Push(item);
@@ -264,7 +274,7 @@ void ParseStates::Expand(State& state, Id id, const Item& item) {
     }
     case Node::Kind::kArrayElement: {
       const ArraySpec& array = program_.array(node.arg);
-      for (const array_rules::Step& step : array_rules::Next(array, *payloads_[item.payload], ClosableOf(node.arg))) {
+      for (const array_rules::Step& step : ElementsOf(item)) {
         Call(state, id, item, step.rule, array.next_node, InternPayload(step.after));
       }
       break;
@@ -303,13 +313,21 @@ void ParseStates::ExpandObject(State& state, const Item& item) {
   Push(next);
 }
 
+std::vector<array_rules::Step> ParseStates::ElementsOf(const Item& item) {
+  const std::uint32_t array = program_.node(item.node).arg;
+  array_rules::ClosableStates& closable = closable_[array];
+  std::vector<array_rules::Step> out = array_rules::Next(program_.array(array), *payloads_[item.payload], closable);
+  if (closable.overflowed) program_.SetOverflowed();
+  return out;
+}
+
 void ParseStates::ExpandArray(State& state, const Item& item) {
   static_cast<void>(state);
   const Node& node = program_.node(item.node);
   const ArraySpec& array = program_.array(node.arg);
   const Payload& payload = *payloads_[item.payload];
   const bool close = array_rules::CanClose(array, payload);
-  const bool more = !array_rules::Next(array, payload, ClosableOf(node.arg)).empty();
+  const bool more = !ElementsOf(item).empty();
   Item next = item;
   if (node.kind == Node::Kind::kArrayFirst) {
     next.node = array.separators.close_first;

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "galley/grammar/container_rules.h"
@@ -82,10 +83,13 @@ class ParseStates {
   [[nodiscard]] std::uint32_t Capture(std::uint32_t before, std::uint8_t byte);
   [[nodiscard]] std::string CapturedBytes(std::uint32_t id) const;
   [[nodiscard]] std::uint32_t InternName(const std::string& raw);
-  [[nodiscard]] std::map<Payload, bool>& ClosableOf(std::uint32_t array) { return closable_[array]; }
+  std::vector<array_rules::Step> ElementsOf(const Item& item);
 
   struct KernelHash {
     std::size_t operator()(const std::vector<Item>& kernel) const;
+  };
+  struct ItemHash {
+    std::size_t operator()(const Item& item) const;
   };
   struct PayloadHash {
     std::size_t operator()(const Payload& payload) const;
@@ -101,10 +105,11 @@ class ParseStates {
   std::unordered_map<std::uint64_t, std::uint32_t> capture_ids_;
   std::unordered_map<std::string, std::uint32_t> names_;
   std::vector<std::string> name_texts_;
-  std::map<std::uint32_t, std::map<Payload, bool>> closable_;
-  std::vector<Item> todo_;     // closure work list
-  std::vector<Item> pushed_;   // everything pushed in this closure
-  std::vector<RuleId> empty_;  // rules that matched nothing in this closure
+  std::map<std::uint32_t, array_rules::ClosableStates> closable_;  // by array
+  std::vector<Item> todo_;                                         // closure work list
+  std::vector<Item> pushed_;                                       // everything pushed in this closure
+  std::unordered_set<Item, ItemHash> pushed_set_;                  // the same, where there are many
+  std::vector<RuleId> empty_;                                      // rules that matched nothing in this closure
   bool guess_event_ = false;
   Id start_ = kDead;
   std::size_t bytes_ = 0;

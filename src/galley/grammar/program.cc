@@ -52,7 +52,7 @@ std::uint32_t Program::AddArray(ArraySpec spec) {
 }
 
 bool Program::overflowed() const {
-  return std::any_of(machines_.begin(), machines_.end(), [](const auto& m) { return m->overflowed(); });
+  return overflowed_ || std::any_of(machines_.begin(), machines_.end(), [](const auto& m) { return m->overflowed(); });
 }
 
 std::size_t Program::bytes() const {

@@ -39,6 +39,7 @@ struct Node {
     kArrayNext,
   };
   Kind kind = Kind::kReturn;
+  bool open = false;  // kLexeme of free text: nearly every token may come
   std::uint32_t machine = 0;
   std::uint32_t arg = 0;
   NodeId next = 0;
@@ -145,6 +146,8 @@ class Program {
   [[nodiscard]] const LexemeMask& MaskOf(std::uint32_t machine, Machine::State state, const Vocabulary& vocabulary,
                                          bool keep_leaf_exits);
   [[nodiscard]] bool overflowed() const;
+  // A limit was reached outside the lexemes.
+  void SetOverflowed() { overflowed_ = true; }
   [[nodiscard]] std::size_t bytes() const;
   // Called with bytes() from time to time as they grow, by the thread that runs the program.
   void set_on_growth(std::function<void(std::size_t bytes)> listener) { on_growth_ = std::move(listener); }
@@ -158,6 +161,7 @@ class Program {
   std::vector<ArraySpec> arrays_;
   std::vector<std::string> warnings_;
   RuleId root_ = 0;
+  bool overflowed_ = false;
   std::unordered_map<std::uint64_t, LexemeMask> masks_;
   std::size_t mask_bytes_ = 0;
   std::size_t mask_bytes_noted_ = 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_set>
 
 #include "galley/grammar/formats.h"
 #include "galley/grammar/schema_expand.h"
@@ -59,9 +60,10 @@ std::optional<std::vector<std::string>> SchemaExpander::Strings(SchemaId id, con
                                                                 std::string_view keyword, const std::string& path) {
   std::vector<std::string> out;
   bool good = v.is(Type::kArray);
+  std::unordered_set<std::string_view> known;
   for (const JsonValue& item : v.items) {
     good = good && item.is(Type::kString);
-    if (std::find(out.begin(), out.end(), item.text) == out.end()) out.push_back(item.text);
+    if (known.insert(item.text).second) out.push_back(item.text);
   }
   if (good) return out;
   Fail(CompileCode::kBadSchema, fmt::format("\"{}\" must be a list of strings", keyword),
@@ -106,6 +108,8 @@ Branches SchemaExpander::ValueBranches(const std::vector<const JsonValue*>& valu
   scalars.types = 0;
   std::vector<std::string> strings;
   std::vector<Decimal> numbers;
+  std::unordered_set<std::string_view> known_strings;
+  std::unordered_set<std::string> known_numbers;
   Branches out;
   for (const JsonValue* v : values) {
     switch (v->type) {
@@ -117,12 +121,12 @@ Branches SchemaExpander::ValueBranches(const std::vector<const JsonValue*>& valu
         break;
       case Type::kString:
         scalars.types |= kTypeString;
-        if (std::find(strings.begin(), strings.end(), v->text) == strings.end()) strings.push_back(v->text);
+        if (known_strings.insert(v->text).second) strings.push_back(v->text);
         break;
       case Type::kNumber:
         if (const auto number = ParseDecimal(v->text)) {
           scalars.types |= number->is_integer() ? kTypeInteger : kTypeFraction;
-          if (std::find(numbers.begin(), numbers.end(), *number) == numbers.end()) numbers.push_back(*number);
+          if (known_numbers.insert(number->Key()).second) numbers.push_back(*number);
         }
         break;
       case Type::kArray: {

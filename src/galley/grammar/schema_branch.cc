@@ -2,6 +2,7 @@
 #include "galley/grammar/schema_branch.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "galley/grammar/json_value.h"
 
@@ -20,6 +21,22 @@ void AppendNew(std::vector<T>& to, const std::vector<T>& from) {
   }
 }
 
+// Lists of names and values come from outside and may be long.
+const std::string& KeyOf(const std::string& text) {
+  return text;
+}
+std::string KeyOf(const Decimal& value) {
+  return value.Key();
+}
+
+void AppendNew(std::vector<std::string>& to, const std::vector<std::string>& from) {
+  if (from.empty()) return;
+  std::unordered_set<std::string> known(to.begin(), to.end());
+  for (const std::string& text : from) {
+    if (known.insert(text).second) to.push_back(text);
+  }
+}
+
 template <typename T>
 void IntersectValues(std::optional<std::vector<T>>& to, const std::optional<std::vector<T>>& from) {
   if (!from) return;
@@ -27,7 +44,9 @@ void IntersectValues(std::optional<std::vector<T>>& to, const std::optional<std:
     to = from;
     return;
   }
-  std::erase_if(*to, [&](const T& v) { return std::find(from->begin(), from->end(), v) == from->end(); });
+  std::unordered_set<std::string> known;
+  for (const T& v : *from) known.insert(KeyOf(v));
+  std::erase_if(*to, [&](const T& v) { return !known.contains(KeyOf(v)); });
 }
 
 void Conjoin(NumberFacts& to, const NumberFacts& from) {
@@ -97,6 +116,7 @@ bool SettleString(StringFacts& facts) {
   if (facts.length_min > facts.length_max) return false;
   if (!facts.values) return true;
   std::erase_if(*facts.values, [&](const std::string& v) {
+    if (HoldsLoneSurrogate(v)) return true;
     const std::size_t length = DecodeUtf8(v).size();
     if (length < facts.length_min || (facts.length_max != kUnbounded && length > facts.length_max)) return true;
     return std::any_of(facts.patterns.begin(), facts.patterns.end(),

@@ -309,13 +309,15 @@ void SchemaEmitter::PlanArray(const Branch& branch, GoalId goal, Plan& plan) {
   plan.arrays.push_back(std::move(array));
 }
 
-GoalId SchemaEmitter::MemberGoal(const ObjectFacts& facts, const std::string& name) {
+GoalId SchemaEmitter::MemberGoal(const ObjectFacts& facts, const std::vector<NamedGoals>& named,
+                                 const std::string& name) {
   GoalId goal = kAnything;
-  for (const ObjectFacts::Layer& layer : facts.layers) {
+  for (std::size_t i = 0; i < facts.layers.size() && expander_.ok(); ++i) {
+    const ObjectFacts::Layer& layer = facts.layers[i];
+    expander_.Spend(10 + 50 * layer.patterns.size());
     bool found = false;
-    for (const auto& [key, value] : layer.names) {
-      if (key != name) continue;
-      goal = expander_.Both(goal, value);
+    for (auto [at, end] = named[i].equal_range(name); at != end; ++at) {
+      goal = expander_.Both(goal, at->second);
       found = true;
     }
     for (const auto& [pattern, value] : layer.patterns) {
@@ -405,12 +407,17 @@ bool SchemaEmitter::PlanNames(const ObjectFacts& facts, ObjectPlan& object) {
   bool is_finite = false;
   if (!NameFacets(facts, object, finite, is_finite)) return false;
   std::map<std::string, std::size_t> index;
+  std::vector<NamedGoals> named(facts.layers.size());
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    for (const auto& [name, goal] : facts.layers[i].names) named[i].emplace(name, goal);
+  }
   const auto add = [&](const std::string& name) {
-    if (!index.try_emplace(name, object.names.size()).second) return;
+    if (!expander_.ok() || !index.try_emplace(name, object.names.size()).second) return;
     object.names.push_back(name);
-    const bool fits = is_finite ? std::find(finite.begin(), finite.end(), name) != finite.end()
-                                : TextAutomaton::Satisfies(object.key, name, nullptr);
-    object.goals.push_back(fits ? MemberGoal(facts, name) : kNothing);
+    const bool fits =
+        !HoldsLoneSurrogate(name) && (is_finite ? std::find(finite.begin(), finite.end(), name) != finite.end()
+                                                : TextAutomaton::Satisfies(object.key, name, nullptr));
+    object.goals.push_back(fits ? MemberGoal(facts, named, name) : kNothing);
     object.required.push_back(false);
   };
   for (const ObjectFacts::Layer& layer : facts.layers) {
@@ -427,6 +434,7 @@ bool SchemaEmitter::PlanNames(const ObjectFacts& facts, ObjectPlan& object) {
   }
   for (const std::string& name : facts.required) {
     add(name);
+    if (!expander_.ok()) return false;
     object.required[index[name]] = true;
   }
   const bool facets = !object.key.parts.empty() || object.key.length_max != kUnbounded;
@@ -571,9 +579,18 @@ ArraySpec SchemaEmitter::ArrayOptions(const ArrayPlan& array) const {
 }
 
 bool SchemaEmitter::Satisfied(const ArrayPlan& array) const {
-  std::map<Payload, bool> closable;
+  array_rules::ClosableStates closable;
   const ArraySpec spec = ArrayOptions(array);
-  return array_rules::CanClose(spec, {}) || array_rules::Closable(spec, {}, closable);
+  const bool closes = array_rules::CanClose(spec, {}) || array_rules::Closable(spec, {}, closable);
+  if (closable.overflowed) {
+    expander_.Fail(
+        CompileCode::kTooComplex,
+        fmt::format("an array's counts (minItems, minContains, maxContains, uniqueItems) combine to more than "
+                    "{} states; lower them",
+                    array_rules::kClosableMax),
+        "");
+  }
+  return closes && !closable.overflowed;
 }
 
 RuleId SchemaEmitter::RuleOf(GoalId goal) {

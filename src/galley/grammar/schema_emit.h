@@ -76,7 +76,9 @@ class SchemaEmitter {
   std::vector<ObjectFacts> ResolveExists(const ObjectFacts& facts);
   bool PlanNames(const ObjectFacts& facts, ObjectPlan& object);
   bool NameFacets(const ObjectFacts& facts, ObjectPlan& object, std::vector<std::string>& finite, bool& is_finite);
-  GoalId MemberGoal(const ObjectFacts& facts, const std::string& name);
+  // Goals of a layer by name, so that many names need no search of each layer.
+  using NamedGoals = std::unordered_multimap<std::string_view, GoalId>;
+  GoalId MemberGoal(const ObjectFacts& facts, const std::vector<NamedGoals>& named, const std::string& name);
   void PlanOthers(const ObjectFacts& facts, ObjectPlan& object, bool allowed);
   bool FiniteValues(GoalId goal, std::vector<JsonValue>& out);
   void Need(GoalId goal);

@@ -64,6 +64,27 @@ TEST(Schema, DependentAndConditionalFormsAreExact) {
   EXPECT_TRUE(Takes("json_schema", schema, "{}"));
 }
 
+TEST(Schema, HalvesOfSurrogatePairsAreNoStrings) {
+  for (const char* schema :
+       {R"({"const":"\ud800"})", R"({"enum":["\ud83d","a\udc00b"]})", R"({"type":"object","required":["\ud800"]})"}) {
+    const auto grammar = CompileText("json_schema", schema);
+    ASSERT_FALSE(grammar.has_value()) << schema;
+    EXPECT_EQ(grammar.error().code, CompileCode::kUnsatisfiable) << schema;
+  }
+  const char* rest = R"({"enum":["a\udc00b","ac","\ud83d\ude00"]})";
+  EXPECT_TRUE(Takes("json_schema", rest, R"("ac")"));
+  EXPECT_TRUE(Takes("json_schema", rest, R"("\ud83d\ude00")"));
+  EXPECT_FALSE(Takes("json_schema", rest, R"("a\udc00b")"));
+  auto grammar = CompileText("json_schema", rest);
+  ASSERT_TRUE(grammar.has_value());
+  Matcher matcher(*grammar);
+  ASSERT_EQ(matcher.Accept(grammar->vocabulary->Greedy("\"a")), 2u);
+  EXPECT_FALSE(matcher.Accept(grammar->vocabulary->Greedy("\\")[0]));  // no way on from there
+  const char* optional = R"({"properties":{"\ud800":{},"k":{"type":"null"}},"additionalProperties":false})";
+  EXPECT_TRUE(Takes("json_schema", optional, R"({"k":null})"));
+  EXPECT_FALSE(CompileText("choice", R"(["yes","\ud800"])").has_value());
+}
+
 TEST(Schema, ExponentialAlternativesMeetALimit) {
   std::string schema = R"({"type":"integer"})";
   for (int i = 0; i < 14; ++i) {

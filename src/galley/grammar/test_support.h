@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "galley/grammar/base64.h"
+#include "galley/base/base64.h"
 #include "galley/grammar/compile.h"
 #include "galley/grammar/line_server.h"
 #include "galley/grammar/model_vocabulary.h"

@@ -176,6 +176,7 @@ TextAutomaton::State TextAutomaton::RawStep(State state, std::uint32_t char_clas
     bytes_ += classes_.count() * sizeof(State);
   }
   if (rows_[state][char_class] != kUnknown) return rows_[state][char_class];
+  if (!Writable(char_class)) return rows_[state][char_class] = kDead;
   const Info info = states_[state];
   const std::size_t n = spec_.parts.size();
   State target = kDead;
@@ -206,6 +207,18 @@ TextAutomaton::State TextAutomaton::RawStep(State state, std::uint32_t char_clas
   }
   rows_[state][char_class] = target;
   return target;
+}
+
+bool TextAutomaton::Writable(std::uint32_t char_class) {
+  if (writable_.empty()) {
+    writable_.assign(classes_.count(), false);
+    const auto starts = classes_.starts();
+    for (std::size_t i = 0; i < starts.size(); ++i) {
+      const std::uint32_t last = i + 1 < starts.size() ? starts[i + 1] - 1 : 0x10FFFF;
+      if (starts[i] < 0xD800 || last > 0xDFFF) writable_[classes_.class_at(i)] = true;
+    }
+  }
+  return writable_[char_class];
 }
 
 bool TextAutomaton::IsLive(State state) {

@@ -40,6 +40,7 @@ class NameTrie {
   };
   std::vector<Node> nodes_;
   CharClasses classes_;
+  std::vector<bool> writable_;  // by class, once it is asked for
   std::size_t count_ = 0;
 };
 
@@ -118,11 +119,14 @@ class TextAutomaton {
   State RawStep(State state, std::uint32_t char_class);
   [[nodiscard]] int ComputeLabel(const Info& info, const std::uint32_t* parts) const;
   [[nodiscard]] int LoneLabel(std::uint32_t part) const;
+  // False for classes of nothing but lone surrogates, which no text in UTF-8 holds.
+  bool Writable(std::uint32_t char_class);
   bool IsLive(State state);
 
   TextSpec spec_;
   std::uint32_t states_max_;
   CharClasses classes_;
+  std::vector<bool> writable_;                    // by class, once it is asked for
   std::vector<std::vector<std::uint32_t>> maps_;  // per part, then the names: class of the part by our class
   std::uint32_t count_cap_ = 0;                   // counts saturate here
   std::vector<NameContext> contexts_;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "galley/grammar/json_value.h"
 #include "galley/grammar/string_machine.h"
@@ -17,13 +18,64 @@ void SetBit(std::vector<MaskWord>& mask, std::uint32_t id) {
   mask[id / 64] |= MaskWord{1} << (id % 64);
 }
 
+// In order of bytes, then token. Most pairs differ in their first eight bytes, so those are compared as one number.
+void SortEntries(std::vector<TokenTrie::Entry>& entries) {
+  struct Keyed {
+    std::uint64_t head;
+    TokenTrie::Entry entry;
+  };
+  std::vector<Keyed> keyed(entries.size());
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    std::uint64_t head = 0;
+    for (std::size_t k = 0; k < 8; ++k) {
+      head = head << 8 | (k < entries[i].bytes.size() ? static_cast<unsigned char>(entries[i].bytes[k]) : 0u);
+    }
+    keyed[i] = {head, entries[i]};
+  }
+  std::sort(keyed.begin(), keyed.end(), [](const Keyed& a, const Keyed& b) {
+    if (a.head != b.head) return a.head < b.head;
+    return a.entry.bytes != b.entry.bytes ? a.entry.bytes < b.entry.bytes : a.entry.token < b.entry.token;
+  });
+  for (std::size_t i = 0; i < entries.size(); ++i) entries[i] = keyed[i].entry;
+}
+
+// The smallest alphabet that has the code point; kAlphabets for none. Each alphabet holds the one before.
+std::size_t AlphabetOf(std::uint32_t c) {
+  if (c >= 'a' && c <= 'z') return static_cast<std::size_t>(Machine::Alphabet::kLower);
+  if (c >= 'A' && c <= 'Z') return static_cast<std::size_t>(Machine::Alphabet::kLetters);
+  if (c == ' ') return static_cast<std::size_t>(Machine::Alphabet::kBlanks);
+  // U+FFFD stands for undecodable bytes here.
+  const bool word = c >= 0x80 && c != 0xFFFD && (c < 0xD800 || c > 0xDFFF);
+  return word ? static_cast<std::size_t>(Machine::Alphabet::kWords) : Machine::kAlphabets;
+}
+
+struct Spelling {
+  std::size_t alphabet = 0;  // the smallest that has all of the token's characters
+  std::uint32_t length = 0;  // characters
+};
+
+Spelling SpellingOf(std::string_view bytes) {
+  Spelling out;
+  const auto is_ascii = [](char c) { return static_cast<unsigned char>(c) < 0x80; };
+  if (std::all_of(bytes.begin(), bytes.end(), is_ascii)) {
+    out.length = static_cast<std::uint32_t>(bytes.size());
+    for (const char c : bytes) out.alphabet = std::max(out.alphabet, AlphabetOf(static_cast<unsigned char>(c)));
+    return out;
+  }
+  for (const std::uint32_t c : DecodeUtf8(bytes)) {
+    out.alphabet = std::max(out.alphabet, AlphabetOf(c));
+    ++out.length;
+  }
+  return out;
+}
+
 }  // namespace
 
 TokenTrie::TokenTrie(std::vector<Entry> entries, bool sorted) {
-  if (!sorted)
-    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-      return a.bytes != b.bytes ? a.bytes < b.bytes : a.token < b.token;
-    });
+  if (!sorted) SortEntries(entries);
+  nodes_.reserve(2 * entries.size());
+  parent_.reserve(2 * entries.size());
+  tokens_.reserve(entries.size());
   std::vector<std::uint32_t> path = {0};  // open nodes, by depth
   nodes_.emplace_back();
   parent_.push_back(0);
@@ -88,17 +140,7 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::Create(VocabularyOptions o
   }
   out->trie_ = TokenTrie(std::move(entries));
   out->FillPlainStrings();
-  static constexpr auto kLower = [](std::uint32_t c) { return c >= 'a' && c <= 'z'; };
-  static constexpr auto kLetters = [](std::uint32_t c) { return kLower(c) || (c >= 'A' && c <= 'Z'); };
-  static constexpr auto kBlanks = [](std::uint32_t c) { return kLetters(c) || c == ' '; };
-  // U+FFFD stands for undecodable bytes here.
-  static constexpr auto kWords = [](std::uint32_t c) {
-    return kBlanks(c) || (c >= 0x80 && c != 0xFFFD && (c < 0xD800 || c > 0xDFFF));
-  };
-  out->FillSlice(kLower, out->slices_[0]);
-  out->FillSlice(kLetters, out->slices_[1]);
-  out->FillSlice(kBlanks, out->slices_[2]);
-  out->FillSlice(kWords, out->slices_[3]);
+  out->FillSlices();
   return std::shared_ptr<const Vocabulary>(std::move(out));
 }
 
@@ -175,26 +217,35 @@ void Vocabulary::FillPlainStrings() {
   }
 }
 
-void Vocabulary::FillSlice(bool (*simple)(std::uint32_t code_point), Slice& slice) const {
-  slice.inside.assign(mask_words(), 0);
-  std::vector<TokenTrie::Entry> others;
+void Vocabulary::FillSlices() {
+  std::array<std::vector<TokenTrie::Entry>, Machine::kAlphabets> others;
+  for (Slice& slice : slices_) slice.inside.assign(mask_words(), 0);
   for (std::uint32_t node = 1; node < trie_.size(); ++node) {
     const auto tokens = trie_.tokens(node);
     if (tokens.empty()) continue;
     const std::string_view bytes = options_.tokens[tokens[0]];
-    const std::vector<std::uint32_t> decoded = DecodeUtf8(bytes);
-    const bool inside = std::all_of(decoded.begin(), decoded.end(), simple);
-    for (const std::uint32_t token : tokens) {
-      if (inside) {
-        SetBit(slice.inside, token);
-        slice.length_max = std::max(slice.length_max, static_cast<std::uint32_t>(decoded.size()));
-      } else {
-        others.push_back({bytes, token});
+    const Spelling spelling = SpellingOf(bytes);
+    for (std::size_t alphabet = 0; alphabet < Machine::kAlphabets; ++alphabet) {
+      Slice& slice = slices_[alphabet];
+      const bool inside = spelling.alphabet <= alphabet;
+      if (inside) slice.length_max = std::max(slice.length_max, spelling.length);
+      for (const std::uint32_t token : tokens) {
+        if (inside) {
+          SetBit(slice.inside, token);
+        } else {
+          others[alphabet].push_back({bytes, token});
+        }
       }
     }
   }
-  slice.others = TokenTrie(std::move(others), true);
-  // Both tries are in the same order, so one pass finds every node's place in the larger one.
+  for (std::size_t alphabet = 0; alphabet < Machine::kAlphabets; ++alphabet) {
+    slices_[alphabet].others = TokenTrie(std::move(others[alphabet]), true);
+    FillMainNodes(slices_[alphabet]);
+  }
+}
+
+// Both tries are in the same order, so one pass finds every node's place in the larger one.
+void Vocabulary::FillMainNodes(Slice& slice) const {
   std::vector<std::uint32_t> at(slice.others.depth_max() + 1u, 0);
   slice.main_node.assign(slice.others.size(), 0);
   for (std::uint32_t node = 1; node < slice.others.size(); ++node) {

@@ -119,7 +119,8 @@ class Vocabulary {
  private:
   explicit Vocabulary(VocabularyOptions options);
   void FillPlainStrings();
-  void FillSlice(bool (*simple)(std::uint32_t code_point), Slice& slice) const;
+  void FillSlices();
+  void FillMainNodes(Slice& slice) const;
 
   VocabularyOptions options_;
   std::vector<bool> special_;

@@ -53,6 +53,12 @@ const std::filesystem::path& Checkpoint::dir() const {
   return impl_->dir;
 }
 
+std::vector<backend::WeightFile> Checkpoint::files() const {
+  std::vector<backend::WeightFile> files;
+  for (const io::ShardFile& shard : impl_->shards.files) files.push_back({shard.file.bytes(), impl_->dir / shard.name});
+  return files;
+}
+
 TensorView Checkpoint::Find(std::string_view name) const {
   const auto found = impl_->tensors.find(name);
   return found == impl_->tensors.end() ? TensorView{} : found->second;

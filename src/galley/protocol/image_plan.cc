@@ -8,6 +8,8 @@
 #include <cmath>
 #include <optional>
 
+#include "galley/base/base64.h"
+
 namespace galley::protocol {
 namespace {
 
@@ -179,34 +181,6 @@ Result<ImageSize> ReadImageSize(std::string_view file) {
   return Err(ErrorCode::kUnsupported, "not a PNG, JPEG, GIF or WebP picture");
 }
 
-std::string DecodeBase64(std::string_view text) {
-  std::string out;
-  out.reserve(text.size() / 4 * 3);
-  std::uint32_t bits = 0;
-  int held = 0;
-  for (char c : text) {
-    std::uint32_t value = 0;
-    if (c >= 'A' && c <= 'Z')
-      value = static_cast<std::uint32_t>(c - 'A');
-    else if (c >= 'a' && c <= 'z')
-      value = static_cast<std::uint32_t>(c - 'a' + 26);
-    else if (c >= '0' && c <= '9')
-      value = static_cast<std::uint32_t>(c - '0' + 52);
-    else if (c == '+')
-      value = 62;
-    else if (c == '/')
-      value = 63;
-    else
-      break;
-    bits = bits << 6 | value;
-    held += 6;
-    if (held < 8) continue;
-    held -= 8;
-    out += static_cast<char>(bits >> held & 0xFF);
-  }
-  return out;
-}
-
 tl::expected<ImageBudget, ImageError> PlanImages(const std::vector<ImageRef>& images, const RequestLimits& limits) {
   constexpr int kSidePixelsMax = 8192, kSidePixelsMaxOfMany = 4096;
   constexpr std::size_t kMany = 15;
@@ -226,7 +200,7 @@ tl::expected<ImageBudget, ImageError> PlanImages(const std::vector<ImageRef>& im
     const std::string_view url = images[i].url;
     const std::size_t comma = url.find(',');
     if (!images[i].is_data_url() || comma == std::string_view::npos) return fail("UnsupportedMediaType", message);
-    const std::string file = DecodeBase64(url.substr(comma + 1));
+    const std::string file = Base64Decode(url.substr(comma + 1));
     const Result<ImageSize> size = ReadImageSize(file);
     if (!size)
       return fail(size.error().code == ErrorCode::kUnsupported ? "UnsupportedMediaType" : "EmptyImage", message);

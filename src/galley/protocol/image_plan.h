@@ -35,9 +35,6 @@ struct ImagePlan {
 // of file; kCorrupt: the file is cut off or its header makes no sense.
 [[nodiscard]] Result<ImageSize> ReadImageSize(std::string_view file);
 
-// Bytes of a base64 text that passed the request's check.
-[[nodiscard]] std::string DecodeBase64(std::string_view text);
-
 struct ImageError {
   std::string kind;  // "TooManyImages", "ImageDimensionsTooLarge", "UnsupportedMediaType", "EmptyImage"
   std::string message;

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "galley/base/base64.h"
+
 namespace galley::protocol {
 namespace {
 
@@ -45,7 +47,7 @@ ImageRef At(std::string url) {
 }
 
 TEST(PlanImages, RefusesByKind) {
-  EXPECT_EQ(DecodeBase64("R0lGODlhBQAGAAAAOw=="), kGif);
+  EXPECT_EQ(Base64Decode("R0lGODlhBQAGAAAAOw=="), kGif);
   const auto good = PlanImages({At("data:image/gif;base64,R0lGODlhBQAGAAAAOw==")});
   ASSERT_TRUE(good.has_value());
   EXPECT_EQ(good->bytes, 13);

@@ -74,14 +74,17 @@ ApiResult<std::optional<ConstraintSpec>> ForeignConstraint(const Json& body) {
 }
 
 // The codec's list of tools as the grammar of calls takes it. `otherwise`: what an answer that is no call must be, null
-// for anything.
+// for anything. Where a call is the model's choice, tools that did not ask for strictness keep only the block's form:
+// any arguments, each name once.
 ConstraintSpec DsmlConstraint(const protocol::ParsedRequest& request, std::string_view mode, bool single_call,
                               Json otherwise) {
   Json tools(Json::Array{});
-  for (const protocol::Tool& tool : request.conversation.tools)
-    tools.Push(Json::MakeObject({{"name", tool.name},
-                                 {"parameters", tool.declared.is_null() ? tool.parameters : tool.declared},
-                                 {"strict", tool.strict.value_or(false)}}));
+  for (const protocol::Tool& tool : request.conversation.tools) {
+    const bool strict = tool.strict.value_or(false);
+    const Json& declared = tool.declared.is_null() ? tool.parameters : tool.declared;
+    tools.Push(Json::MakeObject(
+        {{"name", tool.name}, {"parameters", strict || mode != "auto" ? declared : Json()}, {"strict", strict}}));
+  }
   Json spec = Json::MakeObject(
       {{"spelling", Name(request.version)}, {"mode", mode}, {"parallel", !single_call}, {"tools", std::move(tools)}});
   if (!otherwise.is_null()) spec.Set("otherwise", std::move(otherwise));
@@ -137,9 +140,9 @@ ApiResult<std::optional<ConstraintSpec>> WithTools(const protocol::ParsedRequest
   if (demanded)
     return DsmlConstraint(request, request.parsing.starts_in_tool_calls ? "inside" : "block", single_call, Json());
   if (format) return CallsOr(request, single_call, std::move(*format));
-  if (strict) return DsmlConstraint(request, "auto", single_call, Json());
-  // Tools that the model may call as it likes need no masks; what is not a call comes back as text.
-  return std::nullopt;
+  ConstraintSpec calls = DsmlConstraint(request, "auto", single_call, Json());
+  calls.optional = !strict;
+  return calls;
 }
 
 }  // namespace

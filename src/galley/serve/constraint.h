@@ -18,6 +18,7 @@ struct ConstraintSpec {
   bool after_thinking = false;  // the text is free up to the end of the reasoning
   std::string param{};          // member of the body that demanded it, for errors
   std::string format_param{};   // the same for the form of an answer that is no call, "/otherwise" in the spec
+  bool optional = false;        // nobody demanded it: left out where the model has no marker of calls
 };
 
 // Nothing, when every text will do.

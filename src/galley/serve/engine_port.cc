@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "galley/engine/grammar_constraint.h"
+#include "galley/grammar/compile.h"
 #include "galley/grammar/json_value.h"
 #include "galley/protocol/render.h"
 
@@ -38,6 +39,7 @@ class RealEngine : public EnginePort {
       : engine_(engine),
         eos_id_(eos_id),
         think_end_(engine.tokenizer().AddedIdOf(protocol::SpecialTokens().think_end)),
+        has_calls_(engine.tokenizer().AddedIdOf(grammar::kDsmlMarker).has_value()),
         compiler_(std::move(compiler)) {}
 
   [[nodiscard]] const text::Tokenizer& tokenizer() const override { return engine_.tokenizer(); }
@@ -49,6 +51,7 @@ class RealEngine : public EnginePort {
   void Cancel(RequestId request) override { engine_.Cancel(request); }
   [[nodiscard]] engine::EngineStats stats() const override { return engine_.stats(); }
   [[nodiscard]] ApiResult<std::shared_ptr<const engine::TokenConstraint>> Compile(const ConstraintSpec& spec) override {
+    if (spec.optional && !has_calls_) return nullptr;
     const auto value = grammar::ParseJson(spec.spec);
     if (!value) return Refuse(Explained(spec, value.error()));
     engine::GrammarRequest request{.kind = spec.kind, .spec = *value, .options = {}};
@@ -64,6 +67,7 @@ class RealEngine : public EnginePort {
   engine::Engine& engine_;
   TokenId eos_id_;
   std::optional<TokenId> think_end_;
+  bool has_calls_;  // the tokenizer has the marker of calls
   std::unique_ptr<engine::GrammarCompiler> compiler_;
 };
 

@@ -299,6 +299,8 @@ TEST(Service, ParallelCallsCanBeTurnedOff) {
 TEST(Service, DemandsOnTheFormReachTheCompiler) {
   constexpr std::string_view kStrict =
       R"(,"tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object","properties":{}}}}])";
+  constexpr std::string_view kLoose =
+      R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{}}}}])";
   struct Case {
     std::string more;
     std::string kind;
@@ -312,6 +314,13 @@ TEST(Service, DemandsOnTheFormReachTheCompiler) {
       {R"(,"guided_json":"{\"type\":\"string\"}")", "json_schema", R"({"type":"string"})"},
       {R"(,"ebnf":"root ::= \"a\"")", "ebnf", R"("root ::= \"a\"")"},
       {std::string(kStrict), "dsml", R"("mode":"auto")"},
+      {std::string(kLoose), "dsml", R"({"name":"f","parameters":null,"strict":false})"},
+      {std::string(kLoose) + R"(,"tool_choice":"required")", "dsml", R"("parameters":{"type":"object")"},
+      {std::string(kLoose) +
+           R"(,"response_format":{"type":"json_schema","json_schema":{"name":"s","schema":{"type":"integer"}}})",
+       "dsml", R"("otherwise":{"kind":"json_schema","spec":{"type":"integer"}})"},
+      {std::string(kStrict) + R"(,"guided_regex":"a+")", "dsml", R"("otherwise":{"kind":"regex","spec":"a+"})"},
+      {std::string(kLoose) + R"(,"guided_choice":["a"])", "choice", R"(["a"])"},
       {std::string(kStrict) + R"(,"tool_choice":"required","parallel_tool_calls":false)", "dsml",
        R"("mode":"inside","parallel":false)"},
   };
@@ -331,6 +340,11 @@ TEST(Service, DemandsOnTheFormReachTheCompiler) {
   EXPECT_TRUE(served.engine->compiled()[0].after_thinking) << "the reasoning is free";
   EXPECT_EQ(served.Post("/v1/chat/completions", Chat(R"(,"regex":"a","ebnf":"b")"))->status(), 400);
   EXPECT_EQ(served.Post("/v1/chat/completions", Chat(R"(,"regex":5)"))->status(), 400);
+  EXPECT_EQ(served.Post("/v1/chat/completions", Chat(std::string(kStrict) + R"(,"ebnf":"root ::= \"a\"")"))->status(),
+            400);
+  const std::size_t before = served.engine->compiled().size();
+  EXPECT_EQ(served.Post("/v1/chat/completions", Chat(std::string(kLoose) + R"(,"tool_choice":"none")"))->status(), 200);
+  EXPECT_EQ(served.engine->compiled().size(), before) << "no call, no grammar";
 }
 
 TEST(Service, AFormatBesideToolsMeansCallsOrThatForm) {

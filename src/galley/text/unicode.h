@@ -4,6 +4,7 @@
 // changes moves token borders. Pure.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 namespace galley::text {
@@ -17,14 +18,15 @@ namespace internal {
 inline constexpr int kUnicodeBlockBits = 7;
 inline constexpr std::uint8_t kGroupMask = 7;
 inline constexpr std::uint8_t kRecentBit = 8;
-extern const std::uint8_t kUnicodeIndex[0x110000 >> kUnicodeBlockBits];
-extern const char kUnicodeBlocks[];
+using UnicodeIndex = std::array<std::uint8_t, (0x110000 >> kUnicodeBlockBits)>;
+using UnicodeBlocks = std::array<std::uint8_t, 256 << kUnicodeBlockBits>;
+extern const UnicodeIndex kUnicodeIndex;    // of each 128 code points, their block
+extern const UnicodeBlocks kUnicodeBlocks;  // values of the code points of each block
 
 // Requires code < 0x110000.
 inline std::uint8_t UnicodeValue(char32_t code) {
   const unsigned block = kUnicodeIndex[code >> kUnicodeBlockBits];
-  const char packed = kUnicodeBlocks[(block << kUnicodeBlockBits) | (code & ((1U << kUnicodeBlockBits) - 1))];
-  return static_cast<std::uint8_t>(packed & 0x0F);
+  return kUnicodeBlocks[(block << kUnicodeBlockBits) | (code & ((1U << kUnicodeBlockBits) - 1))];
 }
 }  // namespace internal
 

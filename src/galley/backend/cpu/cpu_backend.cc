@@ -25,7 +25,8 @@ CpuBackend::CpuBackend(const CpuOptions& options, const IsaEntry& isa)
       isa_(isa),
       kernels_(isa.kernels()),
       team_(options.threads, options.processors),
-      worker_memory_(team_.threads()) {
+      worker_memory_(team_.threads()),
+      engram_on_disk_(options.engram_on_disk) {
   constexpr int kReaders = 4;  // enough reads at a time for one disk
   if (options.expert_memory > 0) store_ = std::make_unique<ExpertStore>(options.expert_memory, kReaders);
 }
@@ -41,6 +42,12 @@ Status CpuBackend::CopyToDevice(void* device, const void* host, std::size_t byte
 }
 Status CpuBackend::CopyToHost(void* host, const void* device, std::size_t bytes) {
   return plain_.CopyToHost(host, device, bytes);
+}
+void CpuBackend::UseFiles(std::span<const WeightFile> files) {
+  if (store_ != nullptr) store_->ReadFrom(std::make_unique<WeightReader>(files));
+}
+Status CpuBackend::Synchronize() {
+  return store_ == nullptr ? Status() : store_->TakeError();
 }
 void CpuBackend::CopyOnDevice(void* to, const void* from, std::size_t bytes) {
   plain_.CopyOnDevice(to, from, bytes);

@@ -26,6 +26,7 @@ struct CpuOptions {
   int threads = 1;                // the calling thread included
   std::string_view isa = "auto";  // a name of IsaTable
   std::size_t expert_memory = 0;  // > 0: routed experts stay on disk, and so many bytes of them in memory
+  bool engram_on_disk = false;    // rows of its tables are asked for ahead and nothing else is
   std::vector<int> processors;    // where workers are pinned; empty: nowhere
 };
 
@@ -46,10 +47,13 @@ class CpuBackend final : public Backend {
   [[nodiscard]] Status CopyToDevice(void* device, const void* host, std::size_t bytes) override;
   [[nodiscard]] Status CopyToHost(void* host, const void* device, std::size_t bytes) override;
   void CopyOnDevice(void* to, const void* from, std::size_t bytes) override;
-  [[nodiscard]] Status Synchronize() override { return {}; }
+  void UseFiles(std::span<const WeightFile> files) override;
+  // Errors: those of reading experts (ExpertStore::TakeError).
+  [[nodiscard]] Status Synchronize() override;
 
   void Embed(const EmbedArgs& args) override;
   void EngramRows(const EngramRowsArgs& args) override;
+  void EngramAhead(const EngramGatherArgs& args) override;
   void EngramGather(const EngramGatherArgs& args) override;
   void EngramMix(const EngramMixArgs& args) override;
   void MhcBoundary(const MhcBoundaryArgs& args) override;
@@ -116,6 +120,7 @@ class CpuBackend final : public Backend {
   WorkerMemory worker_memory_;
   std::array<RopeTable, 3> ropes_;
   std::size_t next_rope_ = 0;
+  const bool engram_on_disk_;
   std::unique_ptr<ExpertStore> store_;
   std::vector<const ExpertWeights*> foreseen_;  // of the next layer
   std::vector<TokenChance> sample_scratch_;

@@ -1,22 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "galley/backend/cpu/expert_store.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <utility>
 
 #include "galley/base/check.h"
-
-// Linux 5.4 and 5.14; older headers lack the names.
-#ifndef MADV_PAGEOUT
-#define MADV_PAGEOUT 21
-#endif
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#endif
 
 namespace galley::backend::cpu {
 namespace {
@@ -25,68 +17,52 @@ constexpr double kHalfLife = 2000;  // calls of Start, which is once a layer, af
 constexpr double kCertain = std::numeric_limits<double>::infinity();
 
 struct Range {
-  const void* data;
+  const std::byte* data;
   std::size_t bytes;
+  const std::byte** loaded;  // where its place in memory is noted
 };
 
-std::array<Range, 6> RangesOf(const ExpertWeights& expert) {
-  std::array<Range, 6> ranges{};
-  std::size_t i = 0;
-  for (const Weight* w : {&expert.w1, &expert.w2, &expert.w3}) {
-    const auto n = static_cast<std::size_t>(w->rows * w->cols);
-    ranges[i++] = {w->data, w->format == WeightFormat::kMxfp4        ? n / 2
-                            : w->format == WeightFormat::kFp8Block32 ? n
-                            : w->format == WeightFormat::kBF16       ? n * 2
-                                                                     : n * 4};
-    ranges[i++] = {w->scales, w->format == WeightFormat::kMxfp4        ? n / 32
-                              : w->format == WeightFormat::kFp8Block32 ? n / 1024
-                                                                       : 0};
+std::size_t CodeBytes(const Weight& w) {
+  const auto n = static_cast<std::size_t>(w.rows * w.cols);
+  switch (w.format) {
+    case WeightFormat::kMxfp4:
+      return n / 2;
+    case WeightFormat::kFp8Block32:
+      return n;
+    case WeightFormat::kBF16:
+      return n * 2;
+    case WeightFormat::kF32:
+      return n * 4;
   }
-  return ranges;
+  return 0;
 }
 
-std::uintptr_t PageSize() {
-  static const auto size = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  return size;
+std::size_t ScaleBytes(const Weight& w) {
+  const auto blocks = [](std::int64_t n) { return static_cast<std::size_t>((n + 31) / 32); };
+  if (w.format == WeightFormat::kMxfp4) return static_cast<std::size_t>(w.rows) * blocks(w.cols);
+  return w.format == WeightFormat::kFp8Block32 ? blocks(w.rows) * blocks(w.cols) : 0;
 }
 
-// Brings the pages in. A page that cannot be read is found out by whoever uses it, as with any mapped weight.
-void ReadPages(const ExpertWeights& expert) {
-  const std::uintptr_t page = PageSize();
-  for (const int advice : {MADV_WILLNEED, MADV_POPULATE_READ}) {  // all reads are under way before the first is awaited
-    for (const Range& range : RangesOf(expert)) {
-      if (range.bytes == 0) continue;
-      const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(range.data) / page * page;
-      const std::uintptr_t end = reinterpret_cast<std::uintptr_t>(range.data) + range.bytes;
-      (void)madvise(reinterpret_cast<void*>(begin), end - begin, advice);
-    }
-  }
+std::uintptr_t Down(const std::byte* p) {
+  return reinterpret_cast<std::uintptr_t>(p) / kReadUnit * kReadUnit;
 }
-
-// Lets the pages go that belong to the expert alone.
-void DropPages(const ExpertWeights& expert) {
-  const std::uintptr_t page = PageSize();
-  for (const Range& range : RangesOf(expert)) {
-    const std::uintptr_t begin = (reinterpret_cast<std::uintptr_t>(range.data) + page - 1) / page * page;
-    const std::uintptr_t end = (reinterpret_cast<std::uintptr_t>(range.data) + range.bytes) / page * page;
-    if (range.bytes == 0 || end <= begin) continue;
-    // Out of the page cache; a system that does not allow that takes them when it needs the memory.
-    if (madvise(reinterpret_cast<void*>(begin), end - begin, MADV_PAGEOUT) != 0) {
-      (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
-    }
-  }
+std::uintptr_t Up(const std::byte* p) {
+  return (reinterpret_cast<std::uintptr_t>(p) + kReadUnit - 1) / kReadUnit * kReadUnit;
 }
 
 }  // namespace
 
+std::size_t BytesOf(const Weight& weight) {
+  return CodeBytes(weight) + ScaleBytes(weight);
+}
 std::size_t BytesOf(const ExpertWeights& expert) {
-  std::size_t sum = 0;
-  for (const Range& range : RangesOf(expert)) sum += range.bytes;
-  return sum;
+  return BytesOf(expert.w1) + BytesOf(expert.w2) + BytesOf(expert.w3);
 }
 
-ExpertStore::ExpertStore(std::size_t budget, int readers) : budget_(budget) {
+ExpertStore::ExpertStore(std::size_t budget, int readers, std::unique_ptr<const WeightReader> files)
+    : budget_(budget), files_(std::move(files)) {
   CHECK(budget > 0 && readers >= 1) << budget << " bytes, " << readers << " readers";
+  if (files_ == nullptr) files_ = std::make_unique<WeightReader>();
   for (int i = 0; i < readers; ++i) readers_.emplace_back([this] { ReadLoop(); });
 }
 
@@ -97,6 +73,12 @@ ExpertStore::~ExpertStore() {
   }
   work_.notify_all();
   for (std::thread& reader : readers_) reader.join();
+}
+
+void ExpertStore::ReadFrom(std::unique_ptr<const WeightReader> files) {
+  const std::lock_guard lock(mutex_);
+  CHECK(now_ == 0) << "experts are being read";
+  files_ = std::move(files);
 }
 
 ExpertStore::Entry& ExpertStore::EntryOf(const ExpertWeights& expert) {
@@ -112,35 +94,84 @@ double ExpertStore::HeatOf(const Entry& entry) const {
   return entry.heat * std::exp2(static_cast<double>(entry.heat_time - now_) / kHalfLife);
 }
 
-bool ExpertStore::MakeRoom(std::size_t bytes, double cooler_than) {
-  while (held_ + bytes > budget_) {
-    Entry* coolest = nullptr;
-    double least = cooler_than;
-    for (auto& [address, entry] : entries_) {
-      if (entry.place != Place::kMemory || entry.pinned_until >= now_) continue;
-      const double heat = HeatOf(entry);
-      if (heat >= least) continue;
-      least = heat;
-      coolest = &entry;
-    }
-    if (coolest == nullptr) return false;
-    DropPages(*coolest->expert);
-    coolest->place = Place::kDisk;
-    held_ -= coolest->bytes;
-    ++counts_.evicted;
+void ExpertStore::Release(Entry& entry) {
+  free_.push_back(std::move(entry.buffer));
+  entry.buffer = AlignedBytes();
+  entry.place = Place::kDisk;
+  entry.guessed = false;
+  ++counts_.evicted;
+}
+
+std::optional<AlignedBytes> ExpertStore::FreeBuffer(std::size_t room) {
+  for (AlignedBytes& buffer : free_) {
+    if (buffer.size() < room || buffer.size() > 2 * room) continue;
+    std::swap(buffer, free_.back());
+    AlignedBytes found = std::move(free_.back());
+    free_.pop_back();
+    return found;
   }
+  // Others, of a model with experts of several sizes, make room.
+  while (!free_.empty() && allocated_ + room > budget_) {
+    allocated_ -= free_.back().size();
+    free_.pop_back();
+  }
+  if (allocated_ + room > budget_) return std::nullopt;
+  allocated_ += room;
+  return AlignedBytes(room);
+}
+
+bool ExpertStore::EvictCoolest(bool needed, double cooler_than) {
+  // Guesses stay while something else can go, whatever their heat.
+  const auto rank = [this](const Entry& entry) { return std::pair(entry.pinned_until >= now_, HeatOf(entry)); };
+  auto coolest = in_memory_.end();
+  for (auto it = in_memory_.begin(); it != in_memory_.end(); ++it) {
+    const auto [guess, heat] = rank(**it);
+    if ((*it)->needed_at == now_ || heat >= cooler_than || (guess && !needed)) continue;
+    if (coolest == in_memory_.end() || std::pair(guess, heat) < rank(**coolest)) coolest = it;
+  }
+  if (coolest == in_memory_.end()) return false;
+  Release(**coolest);
+  in_memory_.erase(coolest);
   return true;
 }
 
+bool ExpertStore::CancelGuess() {
+  const auto guess =
+      std::find_if(queue_.rbegin(), queue_.rend(), [this](const Entry* e) { return e->needed_at != now_; });
+  if (guess == queue_.rend()) return false;
+  Entry& entry = **guess;
+  queue_.erase(std::next(guess).base());
+  counts_.bytes_read -= static_cast<std::int64_t>(entry.bytes);
+  --counts_.prefetched;
+  Release(entry);
+  return true;
+}
+
+std::optional<AlignedBytes> ExpertStore::TakeBuffer(std::unique_lock<std::mutex>& lock, std::size_t room, bool needed,
+                                                    double cooler_than) {
+  while (true) {
+    std::optional<AlignedBytes> buffer = FreeBuffer(room);
+    if (buffer) return buffer;
+    if (EvictCoolest(needed, cooler_than)) continue;
+    if (!needed) return std::nullopt;
+    if (CancelGuess()) continue;
+    // What is left are guesses on their way.
+    CHECK(reading_ > 0) << "a step needs more experts than " << budget_ << " bytes hold";
+    done_.wait(lock);
+  }
+}
+
 void ExpertStore::Start(std::span<const ExpertWeights* const> needed) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   ++now_;
   for (const ExpertWeights* expert : needed) {
     Entry& entry = EntryOf(*expert);
     entry.heat = HeatOf(entry) + 1;
     entry.heat_time = now_;
-    entry.pinned_until = now_;
+    entry.needed_at = now_;
     ++counts_.uses;
+    counts_.guessed += entry.guessed ? 1 : 0;
+    entry.guessed = false;
   }
   for (const ExpertWeights* expert : needed) {
     Entry& entry = EntryOf(*expert);
@@ -148,14 +179,17 @@ void ExpertStore::Start(std::span<const ExpertWeights* const> needed) {
       queue_.erase(std::find(queue_.begin(), queue_.end(), &entry));
       queue_.push_front(&entry);
     }
+    if (entry.place == Place::kMemory && entry.failed) {
+      in_memory_.erase(std::find(in_memory_.begin(), in_memory_.end(), &entry));
+      Release(entry);
+    }
     if (entry.place != Place::kDisk) continue;
-    // Callers ask for no more than fits, but guesses on their way may hold the room; those are pinned by nobody later.
-    (void)MakeRoom(entry.bytes, kCertain);
-    held_ += entry.bytes;
+    entry.buffer = *TakeBuffer(lock, ExpertRoom(entry.bytes), true, kCertain);
     entry.place = Place::kQueued;
     queue_.push_front(&entry);
     ++counts_.misses;
     counts_.bytes_read += static_cast<std::int64_t>(entry.bytes);
+    work_.notify_one();
   }
   work_.notify_all();
 }
@@ -168,8 +202,15 @@ void ExpertStore::Wait(std::span<const ExpertWeights* const> needed) {
   }
 }
 
-void ExpertStore::Prefetch(std::span<const ExpertWeights* const> soon) {
+const ExpertWeights& ExpertStore::Loaded(const ExpertWeights& expert) {
   const std::lock_guard lock(mutex_);
+  const Entry& entry = EntryOf(expert);
+  CHECK(entry.place == Place::kMemory && entry.needed_at == now_) << "not waited for";
+  return entry.loaded;
+}
+
+void ExpertStore::Prefetch(std::span<const ExpertWeights* const> soon) {
+  std::unique_lock lock(mutex_);
   for (const ExpertWeights* expert : soon) {
     Entry& entry = EntryOf(*expert);
     if (entry.place != Place::kDisk) {
@@ -177,15 +218,55 @@ void ExpertStore::Prefetch(std::span<const ExpertWeights* const> soon) {
       continue;
     }
     // A guess does not push out what has been needed more often.
-    if (!MakeRoom(entry.bytes, HeatOf(entry) + 1)) continue;
-    held_ += entry.bytes;
+    std::optional<AlignedBytes> buffer = TakeBuffer(lock, ExpertRoom(entry.bytes), false, HeatOf(entry) + 1);
+    if (!buffer) continue;
+    entry.buffer = std::move(*buffer);
     entry.place = Place::kQueued;
     entry.pinned_until = now_ + 1;
+    entry.guessed = true;
     queue_.push_back(&entry);
     ++counts_.prefetched;
     counts_.bytes_read += static_cast<std::int64_t>(entry.bytes);
   }
   work_.notify_all();
+}
+
+Status ExpertStore::ReadExpert(Entry& entry) const {
+  entry.loaded = *entry.expert;
+  std::array<const std::byte*, 6> places{};
+  std::array<Range, 6> ranges{};
+  std::size_t count = 0;
+  for (Weight* w : {&entry.loaded.w1, &entry.loaded.w2, &entry.loaded.w3}) {
+    ranges[count] = {static_cast<const std::byte*>(w->data), CodeBytes(*w), &places[count]};
+    ++count;
+    ranges[count] = {reinterpret_cast<const std::byte*>(w->scales), ScaleBytes(*w), &places[count]};
+    ++count;
+  }
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.data < b.data; });
+  std::byte* to = entry.buffer.data();
+  Status status;
+  for (std::size_t i = 0; i < count;) {
+    // Arrays that follow each other in a file come with one read.
+    const std::byte *begin = ranges[i].data, *end = begin + ranges[i].bytes;
+    std::size_t next = i;
+    for (; next < count; ++next) {
+      const Range& range = ranges[next];
+      if (next > i && (Down(range.data) > Up(end) || !files_->SameFile(begin, range.data))) break;
+      *range.loaded = to + (reinterpret_cast<std::uintptr_t>(range.data) - Down(begin));
+      end = std::max(end, range.data + range.bytes);
+    }
+    if (end > begin && status) status = files_->Read(begin, static_cast<std::size_t>(end - begin), to);
+    to += Up(end) - Down(begin);
+    i = next;
+  }
+  CHECK(to <= entry.buffer.data() + entry.buffer.size()) << entry.bytes << " bytes in " << entry.buffer.size();
+  std::size_t at = 0;
+  for (Weight* w : {&entry.loaded.w1, &entry.loaded.w2, &entry.loaded.w3}) {
+    w->data = places[at++];
+    w->scales = reinterpret_cast<const std::uint8_t*>(places[at++]);
+  }
+  if (!status) std::memset(entry.buffer.data(), 0, entry.buffer.size());
+  return status;
 }
 
 void ExpertStore::ReadLoop() {
@@ -196,12 +277,25 @@ void ExpertStore::ReadLoop() {
     Entry* entry = queue_.front();
     queue_.pop_front();
     entry->place = Place::kReading;
+    ++reading_;
     lock.unlock();
-    ReadPages(*entry->expert);
+    const Status status = ReadExpert(*entry);
     lock.lock();
+    --reading_;
     entry->place = Place::kMemory;
+    entry->failed = !status;
+    if (!status && !error_) error_ = status.error();
+    in_memory_.push_back(entry);
     done_.notify_all();
   }
+}
+
+Status ExpertStore::TakeError() {
+  const std::lock_guard lock(mutex_);
+  if (!error_) return {};
+  Error error = std::move(*error_);
+  error_.reset();
+  return Err(std::move(error));
 }
 
 ExpertCounts ExpertStore::counts() const {
@@ -211,7 +305,7 @@ ExpertCounts ExpertStore::counts() const {
 
 std::size_t ExpertStore::held() const {
   const std::lock_guard lock(mutex_);
-  return held_;
+  return allocated_;
 }
 
 }  // namespace galley::backend::cpu

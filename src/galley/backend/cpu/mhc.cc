@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hyper-connections (specification 2.2) and Engram (2.10).
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -117,6 +119,23 @@ void CpuBackend::MeanCopies(const MeanCopiesArgs& args) {
   for (std::int64_t t = 0; t < args.rows; ++t) {
     kernels_.collapse(args.h + static_cast<std::size_t>(t) * copies * dim, dim, args.copies, share.data(),
                       args.out + t * args.out_stride, dim);
+  }
+}
+
+void CpuBackend::EngramAhead(const EngramGatherArgs& args) {
+  if (!engram_on_disk_) return;
+  const auto dim = static_cast<std::size_t>(args.dim);
+  const std::size_t count = static_cast<std::size_t>(args.rows) * static_cast<std::size_t>(args.columns);
+  // The system starts reading and returns; what it does not know how to read ahead is read when it is used.
+  const auto ask = [](const std::uint8_t* data, std::size_t bytes) {
+    const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(data) / kReadUnit * kReadUnit;
+    (void)madvise(reinterpret_cast<void*>(begin), reinterpret_cast<std::uintptr_t>(data) + bytes - begin,
+                  MADV_WILLNEED);
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto row = static_cast<std::size_t>(args.row_numbers[i]);
+    ask(args.codes + row * dim, dim);
+    ask(args.scales + row * (dim / 32), dim / 32);
   }
 }
 

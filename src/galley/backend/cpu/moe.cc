@@ -180,7 +180,7 @@ void CpuBackend::RunStoredExperts(const MoeArgs& args, std::span<ExpertBatch> ba
   std::vector<std::size_t> ends;
   std::size_t bytes = 0;
   for (std::size_t b = 0; b < batches.size(); ++b) {
-    const std::size_t own = batches[b].row_list == nullptr ? 0 : BytesOf(*batches[b].expert);
+    const std::size_t own = batches[b].row_list == nullptr ? 0 : ExpertRoom(BytesOf(*batches[b].expert));
     if (bytes + own > store_->budget() / 2 && bytes > 0) {
       ends.push_back(b);
       bytes = 0;
@@ -201,6 +201,9 @@ void CpuBackend::RunStoredExperts(const MoeArgs& args, std::span<ExpertBatch> ba
     store_->Start(needed);
     store_->Prefetch(group + 1 < ends.size() ? experts_of(ends[group], ends[group + 1]) : foreseen_);
     store_->Wait(needed);
+    for (std::size_t b = begin; b < ends[group]; ++b) {
+      if (batches[b].row_list != nullptr) batches[b].expert = &store_->Loaded(*batches[b].expert);
+    }
     RunExperts(args, batches.subspan(begin, ends[group] - begin), results);
     begin = ends[group];
   }

@@ -144,6 +144,21 @@ TEST_P(Products, ARowsBitsDoNotDependOnTheOthers) {
   }
 }
 
+// More threads than outputs, than rows, than processors: the same bits.
+TEST_P(Products, BitsDoNotDependOnThreads) {
+  const TestMatrix matrix(format(), 100, 544);
+  for (const int rows : {1, 3, 17}) {
+    const std::vector<BFloat16> x = Activations(rows, 544);
+    const std::vector<BFloat16> two = Run(matrix.weight, x.data(), rows);
+    for (const int threads : {1, 3, 64}) {
+      CpuBackend other({.threads = threads, .isa = "auto", .processors = {}}, **FindIsa(std::get<0>(GetParam())));
+      std::vector<BFloat16> out(two.size());
+      other.Linear({.rows = rows, .weight = matrix.weight, .x = x.data(), .out = out.data()});
+      ASSERT_EQ(std::memcmp(out.data(), two.data(), out.size() * 2), 0) << threads << " threads, " << rows << " rows";
+    }
+  }
+}
+
 std::string CaseName(const testing::TestParamInfo<Products::ParamType>& info) {
   constexpr const char* kFormats[] = {"f32", "bf16", "fp8", "mxfp4"};
   return std::string(std::get<0>(info.param)) + "_" + kFormats[static_cast<int>(std::get<1>(info.param))];

@@ -10,7 +10,7 @@
 
 namespace galley::backend::cpu {
 
-// Bytes at an address that is a multiple of 64.
+// Bytes at an address that is a multiple of 4096: of a vector, a cache line and a unit of direct reads.
 class AlignedBytes {
  public:
   explicit AlignedBytes(std::size_t bytes = 0)
@@ -20,7 +20,7 @@ class AlignedBytes {
   [[nodiscard]] std::size_t size() const { return size_; }
 
  private:
-  static constexpr std::size_t kAlignment = 64;
+  static constexpr std::size_t kAlignment = 4096;
   struct Free {
     void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{kAlignment}); }
   };

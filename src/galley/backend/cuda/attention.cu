@@ -1,34 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of one row over the window and the selected entries (2.4), and of draft blocks (2.12). A block of threads
 // takes 16 heads of a row and goes through the list of keys in blocks of 48 places (two blocks of threads fit on a
-// multiprocessor then): keys are fetched as records while the block before them is computed, decoded to bf16 in shared
-// memory, and used both as keys and as values. No sum is split by anything but the places, so decode and prefill give
-// the same bits.
-#include "galley/backend/cuda/kernels.h"
+// multiprocessor then; attention_parts.cu is the usual form): keys are fetched as records while the block before them
+// is computed, decoded to bf16 in shared memory, and used both as keys and as values. No sum is split by anything but
+// the places, so decode and prefill give the same bits.
+#include "galley/backend/cuda/attention_keys.cuh"
 #include "galley/backend/cuda/launch.h"
-#include "galley/backend/cuda/ptx/mma.cuh"
-#include "galley/backend/cuda/step.cuh"
 
 namespace galley::backend::cuda {
 namespace {
 
 // Threads of a block: more where few rows leave the device idle, so that each block is done sooner. Same bits.
-constexpr int kDim = 512, kHeads = 16, kBlock = 48, kManyRows = 256, kFewRows = 512;
+constexpr int kHeads = 16, kBlock = 48, kManyRows = 256, kFewRows = 512;
 constexpr int kFewRowsMax = 32;           // rows up to which blocks have kFewRows threads; 0: never
-constexpr int kRowStride = kDim + 8;      // bf16 values; 16 bytes more keep ldmatrix free of bank conflicts
 constexpr int kScoreStride = kBlock + 4;  // fp32 values
 constexpr int kProbStride = kBlock + 8;   // bf16 values
 constexpr int kRawStride = kDim + kDim / 32;
-constexpr int kDraftRowsMax = 64;  // rows of a draft block
-
-enum class KeyKind : int { kNone = 0, kWindow, kEntry };
-
-// Where the key of a place lies; null: nowhere.
-struct KeyPlace {
-  const std::uint8_t* codes;
-  std::int32_t scales;  // from codes to the scales
-  KeyKind kind;
-};
 
 struct Shared {
   BFloat16 q[kHeads * kRowStride];
@@ -41,99 +28,13 @@ struct Shared {
   KeyPlace places[1];  // of every place of the list, and on beyond this struct
 };
 
-// Both ops in one shape.
-struct Task {
-  StepView step;
-  const BFloat16* q;
-  const std::uint8_t* window;
-  Ring ring;
-  bool decoder_floor, draft;
-  int window_size, window_places, heads;
-  const float* sink;
-  Rope rope;
-  const std::int32_t* list;
-  int topk;
-  HistorySlab slab;
-  BFloat16* out;
-  BFloat16* unrotated_copy;
-};
-
-// Places of one row's list of keys.
-struct Places {
-  int window_rows, window_places, entries;
-  std::int64_t oldest;  // position of the first window row; of drafts, unused
-  __device__ int end() const { return entries == 0 ? window_rows : window_places + entries; }
-};
-
-__device__ Places PlacesOf(const Task& task, const SequenceEntry& sequence, int t, int entries) {
-  if (task.draft) {
-    const std::int64_t kept =
-        min(static_cast<std::int64_t>(task.window_size), static_cast<std::int64_t>(sequence.start));
-    const std::int64_t from =
-        max(static_cast<std::int64_t>(sequence.start) - kept, static_cast<std::int64_t>(sequence.decoder_floor));
-    const int rows =
-        static_cast<int>(max(static_cast<std::int64_t>(sequence.start) - from, std::int64_t{0})) + sequence.rows;
-    return {rows, rows, 0, from};
-  }
-  const std::int64_t p = task.step.positions[t];
-  const std::int64_t floor = task.decoder_floor ? sequence.decoder_floor : sequence.encoder_floor;
-  const std::int64_t oldest = max(floor, p - task.window_size + 1);
-  const std::int64_t places =
-      min(static_cast<std::int64_t>(task.window_size), max(static_cast<std::int64_t>(task.window_places), p + 1));
-  return {static_cast<int>(p + 1 - oldest), static_cast<int>(places), entries, oldest};
-}
-
-// Address of the record at `place` of a draft block's list: committed rows in the order of position mod window_size,
-// then the rows of the block.
-__device__ const std::uint8_t* DraftRecord(const Task& task, const SequenceEntry& sequence, const Places& places,
-                                           int place) {
-  const int committed = places.window_rows - sequence.rows;
-  if (place >= committed) {
-    return task.window + static_cast<std::size_t>(sequence.first_row + place - committed) * task.ring.row_bytes;
-  }
-  // The committed rows are positions oldest … start - 1. In the order of position mod window_size those of the newest
-  // turn of the ring come first.
-  const std::int64_t turn = static_cast<std::int64_t>(sequence.start) / task.window_size * task.window_size;
-  const std::int64_t newest_first = max(turn, places.oldest);
-  const std::int64_t in_turn = max(static_cast<std::int64_t>(sequence.start) - newest_first, std::int64_t{0});
-  const std::int64_t position = place < in_turn ? newest_first + place : places.oldest + (place - in_turn);
-  return RingRow(task.ring, sequence.slot, position);
-}
-
 // Where every key of the list lies.
 template <int kThreads>
-__device__ void FindKeys(const Task& task, const SequenceEntry& sequence, const Places& places, int t, Shared& s) {
+__device__ void FindKeys(const AttentionTask& task, const SequenceEntry& sequence, const Places& places, int t,
+                         Shared& s) {
   const int end = (places.end() + kBlock - 1) / kBlock * kBlock;
   for (int place = static_cast<int>(threadIdx.x); place < end; place += kThreads) {
-    KeyPlace key{nullptr, 0, KeyKind::kNone};
-    if (place < places.window_rows) {
-      key.kind = KeyKind::kWindow;
-      key.scales = kDim;
-      if (task.draft) {
-        key.codes = DraftRecord(task, sequence, places, place);
-      } else {
-        const auto position = static_cast<std::uint32_t>(places.oldest + place);
-        const auto start = static_cast<std::uint32_t>(sequence.start);
-        key.codes = position >= start
-                        ? task.window + static_cast<std::size_t>(static_cast<std::uint32_t>(sequence.first_row) +
-                                                                 position - start) *
-                                            task.ring.row_bytes
-                        : reinterpret_cast<const std::uint8_t*>(task.ring.base) +
-                              static_cast<std::size_t>(sequence.slot) * task.ring.slot_bytes +
-                              static_cast<std::size_t>(position % static_cast<std::uint32_t>(task.ring.rows)) *
-                                  task.ring.row_bytes;
-      }
-    } else if (place >= places.window_places && place < places.end()) {
-      const auto j = static_cast<std::uint32_t>(
-          task.list[static_cast<std::int64_t>(t) * task.topk + place - places.window_places]);
-      const auto entries = static_cast<std::uint32_t>(task.slab.entries()), i = j % entries;
-      const std::int32_t block = task.step.blocks[static_cast<std::uint32_t>(sequence.block_offset) + j / entries];
-      key.kind = KeyKind::kEntry;
-      key.codes = reinterpret_cast<const std::uint8_t*>(task.slab.base) +
-                  static_cast<std::size_t>(block) * task.slab.block_bytes() + i * (kDim / 2);
-      key.scales = static_cast<std::int32_t>(entries * (kDim / 2) - i * (kDim / 2) + i * (kDim / 16));
-    }
-    s.places[place] = key;
+    s.places[place] = KeyAt(task, sequence, places, t, place);
   }
 }
 
@@ -156,26 +57,6 @@ __device__ void FetchKeys(int begin, Shared& s) {
     }
   }
   ptx::CommitCopies();
-}
-
-// Eight values in natural order, from their codes and the byte of their scale.
-__device__ __forceinline__ uint4 DecodeWindow(uint2 codes, std::uint32_t scale_code) {
-  std::uint32_t p[4];
-  const std::uint32_t scale = ScalePair<kFp8Shift>(static_cast<std::uint8_t>(scale_code));
-  DecodeFp8x4(codes.x, scale, p[0], p[1]);
-  DecodeFp8x4(codes.y, scale, p[2], p[3]);
-  return {__byte_perm(p[0], p[1], 0x5410), __byte_perm(p[0], p[1], 0x7632), __byte_perm(p[2], p[3], 0x5410),
-          __byte_perm(p[2], p[3], 0x7632)};
-}
-__device__ __forceinline__ uint4 DecodeEntry(std::uint32_t codes, std::uint32_t scale_code) {
-  std::uint32_t p[4];
-  const float scale = DecodeE4M3(static_cast<std::uint8_t>(scale_code));
-  DecodeFp4x8(codes, ScalePair<kFp4Shift>(127), p);  // times 1
-  const std::uint32_t both = Pack(scale, scale);
-#pragma unroll
-  for (std::uint32_t& pair : p) pair = MultiplyPairs(pair, both);  // two and four bits of mantissa: exact
-  return {__byte_perm(p[0], p[1], 0x5410), __byte_perm(p[2], p[3], 0x5410), __byte_perm(p[0], p[1], 0x7632),
-          __byte_perm(p[2], p[3], 0x7632)};
 }
 
 // Raw records to bf16 rows; rows without a key become zero so that a zero probability times them is zero. Each of the
@@ -297,7 +178,7 @@ __device__ void AddValues(const Shared& s, float (&acc)[Tiles][4]) {
 }
 
 template <int Tiles>
-__device__ void Finish(const Task& task, int t, int head0, const float (&acc)[Tiles][4], Shared& s) {
+__device__ void Finish(const AttentionTask& task, int t, int head0, const float (&acc)[Tiles][4], Shared& s) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -323,7 +204,8 @@ __device__ void Finish(const Task& task, int t, int head0, const float (&acc)[Ti
 }
 
 template <int kThreads>
-__global__ void __launch_bounds__(kThreads, kThreads == kManyRows ? 2 : 1) AttentionKernel(Task task, float scale) {
+__global__ void __launch_bounds__(kThreads, kThreads == kManyRows ? 2 : 1)
+    AttentionKernel(AttentionTask task, float scale) {
   ptx::BeginKernel();
   extern __shared__ __align__(16) std::uint8_t memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory);
@@ -378,7 +260,7 @@ __global__ void __launch_bounds__(kThreads, kThreads == kManyRows ? 2 : 1) Atten
 }
 
 template <int kThreads>
-void LaunchThreads(const Task& task, cudaStream_t stream) {
+void LaunchThreads(const AttentionTask& task, cudaStream_t stream) {
   if (task.step.rows == 0) return;
   const std::size_t places =
       static_cast<std::size_t>(task.window_size + task.topk + (task.draft ? kDraftRowsMax : 0) + kBlock);
@@ -391,7 +273,7 @@ void LaunchThreads(const Task& task, cudaStream_t stream) {
                kThreads, shared, stream, task, scale);
 }
 
-void Launch(const Task& task, bool few_rows, cudaStream_t stream) {
+void Launch(const AttentionTask& task, bool few_rows, cudaStream_t stream) {
   few_rows&& task.step.rows <= kFewRowsMax ? LaunchThreads<kFewRows>(task, stream)
                                            : LaunchThreads<kManyRows>(task, stream);
 }
@@ -399,43 +281,11 @@ void Launch(const Task& task, bool few_rows, cudaStream_t stream) {
 }  // namespace
 
 void Attention(const AttentionArgs& args, bool few_rows, cudaStream_t stream) {
-  Launch({.step = args.step,
-          .q = args.q,
-          .window = args.window,
-          .ring = args.ring,
-          .decoder_floor = args.decoder_floor,
-          .draft = false,
-          .window_size = args.window_size,
-          .window_places = args.window_places,
-          .heads = args.heads,
-          .sink = args.sink,
-          .rope = args.rope,
-          .list = args.list,
-          .topk = args.topk,
-          .slab = args.slab,
-          .out = args.out,
-          .unrotated_copy = args.unrotated_copy},
-         few_rows, stream);
+  Launch(TaskOf(args), few_rows, stream);
 }
 
 void DraftAttention(const DraftAttentionArgs& args, cudaStream_t stream) {
-  Launch({.step = args.step,
-          .q = args.q,
-          .window = args.window,
-          .ring = args.ring,
-          .decoder_floor = true,
-          .draft = true,
-          .window_size = args.window_size,
-          .window_places = 0,
-          .heads = args.heads,
-          .sink = args.sink,
-          .rope = args.rope,
-          .list = nullptr,
-          .topk = 0,
-          .slab = {},
-          .out = args.out,
-          .unrotated_copy = nullptr},
-         /*few_rows=*/false, stream);
+  Launch(TaskOf(args), /*few_rows=*/false, stream);
 }
 
 }  // namespace galley::backend::cuda

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "galley/backend/cuda/attention_parts.h"
 #include "galley/backend/cuda/device_memory.h"
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/cuda/step_graphs.h"
@@ -167,8 +168,12 @@ class CudaBackend final : public Backend {
   };
   [[nodiscard]] bool Splits(const Weight& weight, int rows, std::int64_t group_rows) const {
     if (!wide_allowed_ || options_.linears == ProductForm::kStream || rows > cuda::kSplitRowsMax) return false;
-    if (options_.linears == ProductForm::kAuto && rows < cuda::kSplitRowsMin) return false;
+    if (options_.linears == ProductForm::kAuto && !cuda::SplitPays(weight, rows)) return false;
     return cuda::TakesSplitProduct(weight, group_rows);
+  }
+  // By the model's shape alone: the two forms of attention differ in bits.
+  [[nodiscard]] bool InParts(int places) const {
+    return cuda::kAttentionParts && !options_.former_attention && cuda::TakesPartAttention(places);
   }
   // After the quantiser, when the weight asks for it; `group_rows` as in ProductArgs.
   Input Prepared(const Weight& weight, const BFloat16* x, int rows, std::int64_t cols, std::int64_t group_rows = 0,
@@ -373,12 +378,18 @@ void CudaBackend::IndexSelect(const IndexSelectArgs& args) {
 
 void CudaBackend::Attention(const AttentionArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
-  Run("Attention", [&] { cuda::Attention(args, options_.linears != ProductForm::kStream, stream_); });
+  Run("Attention", [&] {
+    if (InParts(args.window_size + args.topk)) return cuda::PartAttention(args, stream_);
+    cuda::Attention(args, options_.linears != ProductForm::kStream, stream_);
+  });
 }
 
 void CudaBackend::DraftAttention(const DraftAttentionArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
-  Run("DraftAttention", [&] { cuda::DraftAttention(args, stream_); });
+  Run("DraftAttention", [&] {
+    InParts(args.window_size + cuda::kDraftRowsMax) ? cuda::PartDraftAttention(args, stream_)
+                                                    : cuda::DraftAttention(args, stream_);
+  });
 }
 
 void CudaBackend::AttnOut(const AttnOutArgs& args) {

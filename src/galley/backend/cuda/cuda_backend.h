@@ -26,6 +26,7 @@ struct CudaOptions {
   // For tests and benchmarks.
   ProductForm linears = ProductForm::kAuto;
   ProductForm experts = ProductForm::kAuto;
+  bool former_attention = false;  // of the two forms, which differ in bits, the one without clusters
 };
 
 // Graphs that a backend holds at most, and the device memory that a plan sets aside for each.

@@ -41,8 +41,8 @@ void WideProduct(const ProductArgs& args, cudaStream_t stream);
 // split_matmul.cu: x in slots; compute capability 9.0, and TakesSplitProduct holds.
 void SplitProduct(const ProductArgs& args, cudaStream_t stream);
 [[nodiscard]] bool TakesSplitProduct(const Weight& weight, std::int64_t group_rows);
-// Products with so many rows of x are split.
-inline constexpr int kSplitRowsMin = 9, kSplitRowsMax = 256;
+// Products of more rows of x are never split; SplitPays (attention_parts.h) says which are.
+inline constexpr int kSplitRowsMax = 256;
 // Whether this product has enough rows for the wide kernels and a shape that they take. They need compute
 // capability 9.0.
 [[nodiscard]] bool UsesWideProduct(const Weight& weight, int rows, std::int64_t group_rows);

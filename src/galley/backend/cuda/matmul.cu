@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers: products of checkpoint weights with few or many rows of x, and the activation quantiser before them.
+#include <type_traits>
+
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/wide_dot.cuh"
@@ -15,9 +17,50 @@ constexpr int kStages = F == WeightFormat::kMxfp4&& NT == 4 ? 2 : 4;
 template <WeightFormat F, int NT>
 using DotOf = StreamDot<F, kTiles, NT, kStages<F, NT>, kThreads>;
 
+// Blocks of K that bf16 weights are read ahead; 1: the former form. They are small matrices here (the gate: 12 blocks
+// of threads), whose time is the latency of their loads one after the other.
+constexpr int kBFloat16Ahead = 6, kBFloat16Stages = 8;
+
+// StreamDot::Run for bf16 weights, further ahead: the same products in the same order.
+template <int NT>
+struct DeepDot : StreamDot<WeightFormat::kBF16, kTiles, NT, kBFloat16Stages, kThreads> {
+  __device__ __forceinline__ void RunDeep(int begin, int end, float (&acc)[kTiles][NT][4]) {
+    const int blocks = end - begin;
+    this->Prepare();
+    uint4 w[kBFloat16Ahead][2 * kTiles] = {};
+#pragma unroll
+    for (int j = 0; j < kBFloat16Ahead; ++j) {
+      if (j < blocks) this->LoadWeights(begin + j, w[j]);
+    }
+    ptx::WaitForPreviousKernel();
+#pragma unroll
+    for (int s = 0; s < kBFloat16Stages - 1; ++s) {
+      if (s < blocks) this->IssueX(begin + s, s);
+      ptx::CommitCopies();
+    }
+    for (int b0 = 0; b0 < blocks; b0 += kBFloat16Ahead) {
+#pragma unroll
+      for (int j = 0; j < kBFloat16Ahead; ++j) {
+        const int b = b0 + j, ahead = b + kBFloat16Stages - 1;
+        if (b >= blocks) continue;  // the same for the whole warp
+        ptx::WaitCopies<kBFloat16Stages - 2>();
+        if (ahead < blocks) this->IssueX(begin + ahead, ahead % kBFloat16Stages);
+        ptx::CommitCopies();
+        this->template Consume<true>(w[j], b, blocks, b % kBFloat16Stages, acc);
+        if (b + kBFloat16Ahead < blocks) this->LoadWeights(begin + b + kBFloat16Ahead, w[j]);
+      }
+    }
+    ptx::WaitCopies<0>();
+  }
+};
+template <WeightFormat F>
+constexpr bool kDeep = F == WeightFormat::kBF16&& kBFloat16Ahead > 1;
+template <WeightFormat F, int NT>
+using NarrowDot = std::conditional_t<kDeep<F>, DeepDot<NT>, DotOf<F, NT>>;
+
 template <WeightFormat F, int NT, bool Natural>
 __global__ void __launch_bounds__(kThreads) ProductKernel(ProductArgs args, int splits) {
-  using Dot = DotOf<F, NT>;
+  using Dot = NarrowDot<F, NT>;
   extern __shared__ __align__(16) std::uint8_t shared[];
   ptx::LetNextKernelStart();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -45,7 +88,12 @@ __global__ void __launch_bounds__(kThreads) ProductKernel(ProductArgs args, int 
                                                             : nullptr;
   }
   float acc[kTiles][NT][4] = {};
-  dot.template Run<Natural, true>(SplitBegin(blocks, splits, split), SplitBegin(blocks, splits, split + 1), acc);
+  const int begin = SplitBegin(blocks, splits, split), end = SplitBegin(blocks, splits, split + 1);
+  if constexpr (kDeep<F>) {
+    dot.RunDeep(begin, end, acc);
+  } else {
+    dot.template Run<Natural, true>(begin, end, acc);
+  }
 
   constexpr int kStride = kTiles * 16 + 4, kPartial = NT * 8 * kStride;
   float* partial = reinterpret_cast<float*>(shared);
@@ -94,7 +142,7 @@ __global__ void PlainProductKernel(ProductArgs args) {
 
 template <WeightFormat F, int NT, bool Natural>
 void LaunchProduct(const ProductArgs& args, cudaStream_t stream) {
-  using Dot = DotOf<F, NT>;
+  using Dot = NarrowDot<F, NT>;
   const int splits = SplitsOf(args.weight.cols);
   const int blocks = static_cast<int>((args.weight.cols + kBlockK<F> - 1) / kBlockK<F>);
   const int scale_bytes = (Dot::ScaleBytes((blocks + splits - 1) / splits) + 15) / 16 * 16 * kWarps;

@@ -14,6 +14,11 @@ constexpr int kSlice = 64;                         // hidden values of a slice
 constexpr int kOutputs = kCopies * (kCopies + 2);  // coefficients of a row
 constexpr int kPartials = kOutputs + 2;            // and the sums of squares of h and of x
 constexpr int kRowsAtOnce = 4, kWarps = 8;
+// The former form where false: rows are read when they are used, not four rows ahead; a block of threads takes 16 rows
+// of many, not 64, and the norm waits for the coefficients.
+constexpr bool kReadAhead = true;
+constexpr int kRowsPerBlock = kReadAhead ? 64 : 16, kManyRows = 1024;
+constexpr int kNormThreads = 32 * (kWarps - 1), kNormPieces = 3;  // of 8 values each, that a thread holds
 
 struct Scratch {
   float* partials;  // [T][kPartials][slices]
@@ -36,7 +41,29 @@ __device__ __forceinline__ float SumSixteen(float (&v)[16]) {
   return v[0] + __shfl_xor_sync(kFullWarp, v[0], 1);
 }
 
-__global__ void __launch_bounds__(256) SliceKernel(MhcBoundaryArgs args, Scratch scratch, int rows_per_block) {
+// What a thread needs of four rows: its values of h and y, and the coefficients of its copy.
+struct SliceRows {
+  BFloat16 own[kRowsAtOnce], y[kRowsAtOnce];
+  float post[kRowsAtOnce];
+  float4 comb[kRowsAtOnce];  // column `copy` of the mixing matrix
+};
+__device__ __forceinline__ SliceRows ReadRows(const MhcBoundaryArgs& args, int t0, int last, int copy, int d) {
+  SliceRows rows = {};
+#pragma unroll
+  for (int j = 0; j < kRowsAtOnce; ++j) {
+    const std::int64_t t = t0 + j;
+    if (d >= args.dim || t >= last) continue;
+    rows.own[j] = args.h[(t * kCopies + copy) * args.dim + d];
+    if (args.y == nullptr) continue;
+    rows.y[j] = args.y[t * args.dim + d];
+    rows.post[j] = args.post_in[t * kCopies + copy];
+    const float* c = args.comb_in + t * kCopies * kCopies + copy;
+    rows.comb[j] = {c[0], c[kCopies], c[2 * kCopies], c[3 * kCopies]};
+  }
+  return rows;
+}
+
+__global__ void __launch_bounds__(256, 2) SliceKernel(MhcBoundaryArgs args, Scratch scratch, int rows_per_block) {
   __shared__ float v[kRowsAtOnce][kCopies][kSlice];
   ptx::LetNextKernelStart();
   const int slice = static_cast<int>(blockIdx.x), warp = static_cast<int>(threadIdx.x) / 32;
@@ -60,21 +87,15 @@ __global__ void __launch_bounds__(256) SliceKernel(MhcBoundaryArgs args, Scratch
   }
   ptx::WaitForPreviousKernel();
   const int first = static_cast<int>(blockIdx.y) * rows_per_block, last = min(args.rows, first + rows_per_block);
+  SliceRows rows, next;
+  if (kReadAhead) next = ReadRows(args, first, last, copy, d);
   for (int t0 = first; t0 < last; t0 += kRowsAtOnce) {
     const int count = min(kRowsAtOnce, last - t0);
-    float own[kRowsAtOnce], y[kRowsAtOnce], post[kRowsAtOnce];
-    float4 comb[kRowsAtOnce];  // column `copy` of the mixing matrix
+    rows = kReadAhead ? next : ReadRows(args, t0, last, copy, d);
+    if (kReadAhead && t0 + kRowsAtOnce < last) next = ReadRows(args, t0 + kRowsAtOnce, last, copy, d);
+    float own[kRowsAtOnce];
 #pragma unroll
-    for (int j = 0; j < kRowsAtOnce; ++j) {
-      const std::int64_t t = t0 + j;
-      const bool valid = inside && j < count;
-      own[j] = valid ? ToFloat(args.h[(t * kCopies + copy) * args.dim + d]) : 0.0f;
-      if (args.y == nullptr || !valid) continue;
-      y[j] = ToFloat(args.y[t * args.dim + d]);
-      post[j] = args.post_in[t * kCopies + copy];
-      const float* c = args.comb_in + t * kCopies * kCopies + copy;
-      comb[j] = {c[0], c[kCopies], c[2 * kCopies], c[3 * kCopies]};
-    }
+    for (int j = 0; j < kRowsAtOnce; ++j) own[j] = ToFloat(rows.own[j]);
 #pragma unroll
     for (int j = 0; j < kRowsAtOnce; ++j) v[j][copy][i] = own[j];
     __syncthreads();
@@ -82,11 +103,11 @@ __global__ void __launch_bounds__(256) SliceKernel(MhcBoundaryArgs args, Scratch
 #pragma unroll
       for (int j = 0; j < kRowsAtOnce; ++j) {
         if (!inside || j >= count) continue;
-        float mixed = comb[j].x * v[j][0][i];
-        mixed += comb[j].y * v[j][1][i];
-        mixed += comb[j].z * v[j][2][i];
-        mixed += comb[j].w * v[j][3][i];
-        const BFloat16 rounded = ToBFloat16(post[j] * y[j] + mixed);
+        float mixed = rows.comb[j].x * v[j][0][i];
+        mixed += rows.comb[j].y * v[j][1][i];
+        mixed += rows.comb[j].z * v[j][2][i];
+        mixed += rows.comb[j].w * v[j][3][i];
+        const BFloat16 rounded = ToBFloat16(rows.post[j] * ToFloat(rows.y[j]) + mixed);
         args.h[(static_cast<std::int64_t>(t0 + j) * kCopies + copy) * args.dim + d] = rounded;
         own[j] = ToFloat(rounded);
       }
@@ -170,14 +191,54 @@ __device__ float Sinkhorn(float m, int iterations, float eps) {
   return m;
 }
 
+// Normed values of a row, by all warps but the first, which is busy with the coefficients. x is read before the sums
+// are known, 16 bytes at once; what a thread cannot hold comes after it, value by value.
+struct NormRow {
+  uint4 x[kNormPieces], norm[kNormPieces];
+  int pieces;  // of the row that are held
+
+  __device__ __forceinline__ void Read(const BFloat16* row, const BFloat16* weight, int dim, int thread) {
+    const auto places = reinterpret_cast<std::uintptr_t>(row) | reinterpret_cast<std::uintptr_t>(weight);
+    pieces = places % 16 == 0 ? min(dim / 8, kNormPieces * kNormThreads) : 0;
+#pragma unroll
+    for (int j = 0; j < kNormPieces; ++j) {
+      const int piece = thread + j * kNormThreads;
+      if (piece >= pieces) continue;
+      x[j] = reinterpret_cast<const uint4*>(row)[piece];
+      norm[j] = reinterpret_cast<const uint4*>(weight)[piece];
+    }
+  }
+  __device__ __forceinline__ static std::uint32_t Pair(std::uint32_t x, std::uint32_t norm, float r) {
+    return Pack(LowHalf(norm) * (LowHalf(x) * r), HighHalf(norm) * (HighHalf(x) * r));
+  }
+  __device__ __forceinline__ void Write(BFloat16* row, const BFloat16* weight, int dim, int thread, float r) const {
+#pragma unroll
+    for (int j = 0; j < kNormPieces; ++j) {
+      const int piece = thread + j * kNormThreads;
+      if (piece >= pieces) continue;
+      reinterpret_cast<uint4*>(row)[piece] = {Pair(x[j].x, norm[j].x, r), Pair(x[j].y, norm[j].y, r),
+                                              Pair(x[j].z, norm[j].z, r), Pair(x[j].w, norm[j].w, r)};
+    }
+    for (int i = pieces * 8 + thread; i < dim; i += kNormThreads) {
+      row[i] = ToBFloat16(ToFloat(weight[i]) * (ToFloat(row[i]) * r));
+    }
+  }
+};
+
 __global__ void __launch_bounds__(256) RowKernel(MhcBoundaryArgs args, Scratch scratch) {
   ptx::BeginKernel();
   __shared__ float sums[kPartials];
   const auto t = static_cast<std::int64_t>(blockIdx.x);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const float* partials = scratch.partials + t * scratch.slices * kPartials;
+  const bool norms = args.x != nullptr && args.norm != nullptr, beside = kReadAhead && norms && warp > 0;
+  const int normer = static_cast<int>(threadIdx.x) - 32;
+  BFloat16* x_row = norms ? args.x + t * args.dim : nullptr;
+  NormRow held;
+  if (beside) held.Read(x_row, args.norm, args.dim, normer);
   constexpr int kPerWarp = (kPartials + kWarps - 1) / kWarps;
   float sum[kPerWarp] = {};
+#pragma unroll 3
   for (int s = lane; s < scratch.slices; s += 32) {
 #pragma unroll
     for (int i = 0; i < kPerWarp; ++i) {
@@ -204,8 +265,10 @@ __global__ void __launch_bounds__(256) RowKernel(MhcBoundaryArgs args, Scratch s
     const float mixed = Sinkhorn(sums[at] * r * args.scale[2] + args.base[at], args.sinkhorn_iters, args.hc_eps);
     if (lane < 16) args.comb_out[t * 16 + lane] = mixed;
   }
-  if (args.x == nullptr || args.norm == nullptr) return;
+  if (!norms) return;
   const float r = 1.0f / sqrtf(sums[kOutputs + 1] / dim + args.norm_eps);
+  if (beside) held.Write(x_row, args.norm, args.dim, normer, r);
+  if (kReadAhead) return;
   for (int i = static_cast<int>(threadIdx.x); i < args.dim; i += 256) {
     BFloat16& x = args.x[t * args.dim + i];
     x = ToBFloat16(ToFloat(args.norm[i]) * (ToFloat(x) * r));
@@ -222,7 +285,7 @@ std::size_t MhcScratchBytes(int rows, int dim) {
 void MhcBoundary(const MhcBoundaryArgs& args, float* scratch, cudaStream_t stream) {
   if (args.rows == 0) return;
   const Scratch s{.partials = scratch, .slices = (args.dim + kSlice - 1) / kSlice};
-  const int rows_per_block = args.rows <= 64 ? kRowsAtOnce : 16;
+  const int rows_per_block = args.rows <= 64 ? kRowsAtOnce : args.rows < kManyRows ? 16 : kRowsPerBlock;
   LaunchKernel(
       SliceKernel,
       dim3(static_cast<unsigned>(s.slices), static_cast<unsigned>((args.rows + rows_per_block - 1) / rows_per_block)),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expert choice (2.9): a warp a row. Scores are sqrt(softplus); the largest biased ones win, equal ones by lower id.
+// Expert choice (2.9): a warp a row, or a block of threads where rows are few. Scores are sqrt(softplus); the largest
+// biased ones win, equal ones by lower id.
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/numbers.cuh"
@@ -7,6 +8,9 @@
 
 namespace galley::backend::cuda {
 namespace {
+
+constexpr bool kRowBlocks = true;  // a block of threads a row where rows are few; false: the former form alone
+constexpr int kRowThreads = 128;
 
 // softplus as torch has it: above 20 the input itself.
 __device__ float Softplus(float x) {
@@ -56,10 +60,63 @@ __global__ void RouteSelectKernel(RouteArgs args, const float* logits) {
   }
 }
 
+// A block of threads a row: all of them make the scores, then the first warp chooses, its experts in registers. The
+// same scores, choice and sums as above.
+template <int PerLane>
+__global__ void __launch_bounds__(kRowThreads) RouteRowKernel(RouteArgs args, const float* logits) {
+  ptx::BeginKernel();
+  __shared__ float score[PerLane * 32], biased[PerLane * 32];
+  const int experts = static_cast<int>(args.gate.rows), tid = static_cast<int>(threadIdx.x);
+  const std::int64_t t = blockIdx.x;
+  const bool image = args.step.image_rows != nullptr && args.step.image_rows[t] != 0 && args.image_bias != nullptr;
+  const float* bias = image ? args.image_bias : args.bias;
+#pragma unroll 4
+  for (int e = tid; e < experts; e += kRowThreads) {
+    score[e] = sqrtf(Softplus(logits[t * experts + e] / args.temperature));
+    const float b = score[e] + bias[e];
+    biased[e] = isnan(b) ? -INFINITY : b;  // keeps the order total
+  }
+  __syncthreads();
+  if (tid >= 32) return;
+  float own[PerLane];
+#pragma unroll
+  for (int i = 0; i < PerLane; ++i) own[i] = i * 32 + tid < experts ? biased[i * 32 + tid] : NAN;
+  float sum = 0, chosen_score = 0;
+  for (int i = 0; i < args.topk; ++i) {
+    float best = -INFINITY;
+    int at = experts;
+#pragma unroll
+    for (int j = 0; j < PerLane; ++j) {
+      if (!isnan(own[j]) && (at == experts || own[j] > best)) best = own[j], at = j * 32 + tid;
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) {
+      const float other = __shfl_xor_sync(kFullWarp, best, step);
+      const int other_at = __shfl_xor_sync(kFullWarp, at, step);
+      const bool better = other_at < experts && (at == experts || other > best || (other == best && other_at < at));
+      if (better) best = other, at = other_at;
+    }
+    sum += score[at];
+    if (tid == i) {
+      chosen_score = score[at];
+      args.experts[t * args.topk + i] = at;
+    }
+#pragma unroll
+    for (int j = 0; j < PerLane; ++j) {
+      if (j * 32 + tid == at) own[j] = NAN;
+    }
+  }
+  if (tid < args.topk) args.weights[t * args.topk + tid] = chosen_score / (sum + 1e-20f) * args.scale;
+}
+
 }  // namespace
 
 void RouteSelect(const RouteArgs& args, const float* logits, cudaStream_t stream) {
   if (args.step.rows == 0) return;
+  if (kRowBlocks && args.step.rows < 512 && args.topk <= 32 && args.gate.rows <= 512) {
+    const auto kernel = args.gate.rows <= 384 ? RouteRowKernel<12> : RouteRowKernel<16>;
+    return LaunchKernel(kernel, static_cast<unsigned>(args.step.rows), kRowThreads, 0, stream, args, logits);
+  }
   const int warps = args.step.rows < 512 ? 1 : 4;
   const auto shared = static_cast<std::size_t>(warps) * 2 * static_cast<std::size_t>(args.gate.rows) * sizeof(float);
   LaunchKernel(RouteSelectKernel, static_cast<unsigned>((args.step.rows + warps - 1) / warps),

@@ -162,6 +162,7 @@ void ForwardStep::FindEngramRows() {
                           .layers = static_cast<int>(m_.hashes.size()),
                           .hashes = m_.hashes.data(),
                           .rows = w_.engram_rows.as<std::int32_t>()});
+  for (const int layer : c.engram.layer_ids) m_.backend->EngramAhead(EngramRowsOf(layer));
 }
 
 void ForwardStep::RunLayer(int layer) {
@@ -181,22 +182,28 @@ void ForwardStep::RunLayer(int layer) {
   }
 }
 
-void ForwardStep::EngramLayer(int layer) {
+backend::EngramGatherArgs ForwardStep::EngramRowsOf(int layer) {
   const Config& c = m_.config;
   const EngramWeights& weights = m_.weights.layers[static_cast<std::size_t>(layer)].engram;
   const std::int64_t columns = c.engram.columns();
+  return {.rows = view().rows,
+          .columns = c.engram.columns(),
+          .dim = c.engram.head_dim,
+          .row_numbers = w_.engram_rows.as<std::int32_t>() +
+                         c.engram_index(layer) * static_cast<std::int64_t>(view().rows) * columns,
+          .codes = weights.codes,
+          .scales = weights.scales,
+          .out = w_.engram_values.as<BFloat16>()};
+}
+
+void ForwardStep::EngramLayer(int layer) {
+  const Config& c = m_.config;
+  const EngramWeights& weights = m_.weights.layers[static_cast<std::size_t>(layer)].engram;
   CHECK(current_ == 0) << "Engram layer " << layer << " lies in the decoder";
-  const std::int32_t* rows =
-      w_.engram_rows.as<std::int32_t>() + c.engram_index(layer) * static_cast<std::int64_t>(view().rows) * columns;
-  Observe("engram_rows", layer, rows, DType::kI32, {columns});
+  const backend::EngramGatherArgs gather = EngramRowsOf(layer);
+  Observe("engram_rows", layer, gather.row_numbers, DType::kI32, {gather.columns});
   ExpandPending();
-  m_.backend->EngramGather({.rows = view().rows,
-                            .columns = c.engram.columns(),
-                            .dim = c.engram.head_dim,
-                            .row_numbers = rows,
-                            .codes = weights.codes,
-                            .scales = weights.scales,
-                            .out = w_.engram_values.as<BFloat16>()});
+  m_.backend->EngramGather(gather);
   m_.backend->Linear({.rows = view().rows,
                       .weight = weights.wkv,
                       .x = w_.engram_values.as<BFloat16>(),

@@ -76,6 +76,7 @@ class ForwardStep {
   void FindEngramRows();
   void Collapse();
   void RunLayer(int layer);
+  [[nodiscard]] backend::EngramGatherArgs EngramRowsOf(int layer);
   void EngramLayer(int layer);
   void CaptureMainHidden(int layer);
   // Ends the previous site and prepares x for the next one.

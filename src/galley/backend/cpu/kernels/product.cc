@@ -195,7 +195,19 @@ void Panels(const ProductArgs& a, std::size_t chunks) {
     const Panel panel = MakePanel<Format>(a, begin, end, chunks);
     int t = 0;
     for (; t + 4 <= a.rows; t += 4) TileRows<Format, 4>(a, panel, t, begin, end - begin, chunks);
-    for (; t < a.rows; ++t) TileRows<Format, 1>(a, panel, t, begin, end - begin, chunks);
+    switch (a.rows - t) {
+      case 1:
+        TileRows<Format, 1>(a, panel, t, begin, end - begin, chunks);
+        break;
+      case 2:
+        TileRows<Format, 2>(a, panel, t, begin, end - begin, chunks);
+        break;
+      case 3:
+        TileRows<Format, 3>(a, panel, t, begin, end - begin, chunks);
+        break;
+      default:
+        break;
+    }
     begin = end;
   }
 }

@@ -21,5 +21,16 @@ __device__ __forceinline__ float LoadOfBlock(const float* own, int rank) {
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(there) : "memory");
   return value;
 }
+// Four values; `own` is 16-byte aligned.
+__device__ __forceinline__ float4 LoadFourOfBlock(const float* own, int rank) {
+  std::uint32_t there;
+  float4 value;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(SharedAddress(own)), "r"(rank));
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(there)
+               : "memory");
+  return value;
+}
 
 }  // namespace galley::backend::cuda::ptx

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "galley/backend/cpu/weight_reader.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+namespace galley::backend::cpu {
+
+WeightReader::WeightReader(std::span<const WeightFile> files) {
+  for (const WeightFile& file : files) {
+    File& opened = files_.emplace_back();
+    opened.file = file;
+    opened.direct = open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+    opened.plain = open(file.path.c_str(), O_RDONLY | O_CLOEXEC);
+  }
+}
+
+WeightReader::~WeightReader() {
+  for (const File& file : files_) {
+    if (file.direct >= 0) close(file.direct);
+    if (file.plain >= 0) close(file.plain);
+  }
+}
+
+const WeightReader::File* WeightReader::FileOf(const std::byte* data) const {
+  for (const File& file : files_) {
+    const std::byte* begin = file.file.mapped.data();
+    if (data >= begin && data < begin + file.file.mapped.size()) return &file;
+  }
+  return nullptr;
+}
+
+Status WeightReader::Read(const std::byte* data, std::size_t bytes, std::byte* to) const {
+  const std::size_t head = reinterpret_cast<std::uintptr_t>(data) % kReadUnit;
+  const File* file = FileOf(data);
+  if (file == nullptr || (file->direct < 0 && file->plain < 0)) {
+    std::memcpy(to + head, data, bytes);
+    return {};
+  }
+  const auto begin = static_cast<std::size_t>(data - file->file.mapped.data()) - head;
+  const std::size_t needed = head + bytes, whole = (needed + kReadUnit - 1) / kReadUnit * kReadUnit;
+  int descriptor = file->direct >= 0 ? file->direct : file->plain;
+  std::size_t done = 0;
+  while (done < needed) {
+    const std::size_t at = done / kReadUnit * kReadUnit;  // direct reads go on where a unit begins
+    const ssize_t got =
+        (call_ == nullptr ? pread : call_)(descriptor, to + at, whole - at, static_cast<off_t>(begin + at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EINVAL && descriptor == file->direct && file->plain >= 0) {
+      descriptor = file->plain;
+      continue;
+    }
+    const std::string where = fmt::format("{} at byte {}", file->file.path.string(), begin + at);
+    if (got < 0) {
+      return Err(ErrorCode::kIo, fmt::format("cannot read weights: {}", std::system_category().message(errno)), where);
+    }
+    const std::size_t reached = at + static_cast<std::size_t>(got);
+    if (reached <= done) {
+      return Err(ErrorCode::kCorrupt,
+                 fmt::format("{} bytes are missing; the file was changed while it is in use", needed - done), where);
+    }
+    done = reached;
+  }
+  if (descriptor == file->plain) {
+    (void)posix_fadvise(descriptor, static_cast<off_t>(begin), static_cast<off_t>(whole), POSIX_FADV_DONTNEED);
+  }
+  return {};
+}
+
+}  // namespace galley::backend::cpu

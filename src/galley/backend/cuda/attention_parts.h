@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launchers of attention in parts (attention_parts.cu), the usual form, and which products are split. They issue work
+// on a stream and return.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "galley/backend/ops.h"
+
+namespace galley::backend::cuda {
+
+// false: attention.cu, the former form. The two differ in bits, so that a model's rows all take one of them.
+inline constexpr bool kAttentionParts = true;
+// A part is 80 places of the list of keys; a cluster of blocks of threads takes all parts of a row.
+inline constexpr int kPartKeys = 80, kPartsMax = 8;
+inline constexpr int kDraftRowsMax = 64;  // rows of a draft block
+// Whether lists of so many places fit, which the model's shape decides.
+[[nodiscard]] constexpr bool TakesPartAttention(int places) {
+  return places <= kPartKeys * kPartsMax;
+}
+void PartAttention(const AttentionArgs& args, cudaStream_t stream);
+void PartDraftAttention(const DraftAttentionArgs& args, cudaStream_t stream);
+
+// Products that are split though rows of x would allow another form, by shape alone; all forms give equal bits.
+// 1 … kSplitAlwaysRows rows: always, but for narrow bf16 matrices, whose few clusters leave the device idle.
+// More: where the plain wide grid, 128 rows of weights a block of threads, is smaller than the device.
+inline constexpr int kSplitAlwaysRows = 16;
+inline constexpr std::int64_t kSplitBFloat16RowsMin = 1024, kPlainTilesMin = 128;
+[[nodiscard]] constexpr bool SplitPays(const Weight& weight, int rows) {
+  if (weight.format == WeightFormat::kBF16 && weight.rows < kSplitBFloat16RowsMin) return false;
+  return rows <= kSplitAlwaysRows || (weight.rows + 127) / 128 < kPlainTilesMin;
+}
+
+}  // namespace galley::backend::cuda

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// A checkpoint four times as large as the memory limit: random weights in the true format, written for the test. It
+// decodes to the same bits as with everything in memory, keeps the limit, and is about as fast as the disk allows.
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "galley/backend/cpu/cpu_backend.h"
+#include "galley/engine/loaded_model.h"
+#include "galley/engine/sequence.h"
+#include "galley/io/test_files.h"
+#include "galley/model/checkpoint.h"
+#include "galley/model/model_dir.h"
+#include "galley/model/tensor_list.h"
+#include "galley/model/test_configs.h"
+
+namespace galley::engine {
+namespace {
+
+// 96 experts of 3 * 1,024 * 1,024 * 17 / 32 bytes in each of 8 layers: 1.28 GB, nearly all of the checkpoint.
+constexpr std::int64_t kLimit = 320'000'000, kExpertMemory = 220'000'000;
+constexpr int kPrompt = 8, kTokens = 40;
+
+void Replace(std::string& text, std::string_view from, std::string_view to) {
+  const std::size_t at = text.find(from);
+  ASSERT_NE(at, std::string::npos) << from;
+  text.replace(at, from.size(), to);
+}
+
+struct Fill {
+  std::uint64_t keep, set;  // of eight random bytes
+};
+// Values near those of trained weights; every MXFP4 code appears.
+Fill FillOf(const model::ImpliedTensor& tensor) {
+  const bool norm = tensor.name.find("norm") != std::string::npos;
+  switch (tensor.dtype) {
+    case DType::kBF16:
+      return norm ? Fill{0, 0x3F803F803F803F80} : Fill{0x807F807F807F807F, 0x3C003C003C003C00};
+    case DType::kF32:
+      return {0x807FFFFF807FFFFF, 0x3C0000003C000000};
+    case DType::kF8E4M3:
+      return {0xB7B7B7B7B7B7B7B7, 0x2020202020202020};
+    case DType::kI8:
+      return {~std::uint64_t{0}, 0};
+    default:
+      return {0x0101010101010101, 0x7878787878787878};  // scales of 2^-7 and 2^-6
+  }
+}
+
+// In an order in which every tensor begins where its values may: wide ones first.
+std::vector<model::ImpliedTensor> TensorsOf(const model::Config& config) {
+  std::vector<model::ImpliedTensor> tensors = model::ImpliedTensors(config);
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [](const auto& a, const auto& b) { return Info(a.dtype).bytes > Info(b.dtype).bytes; });
+  return tensors;
+}
+
+std::int64_t BytesOf(const model::ImpliedTensor& t) {
+  return ElementCount(t.shape) * static_cast<std::int64_t>(Info(t.dtype).bytes);
+}
+
+// What a file of these tensors begins with, and how many bytes follow.
+std::pair<std::string, std::int64_t> HeaderOf(const std::vector<model::ImpliedTensor>& tensors) {
+  std::string header = "{";
+  std::int64_t end = 0;
+  for (const model::ImpliedTensor& tensor : tensors) {
+    std::string shape;
+    for (const std::int64_t n : tensor.shape) shape += fmt::format("{}{}", shape.empty() ? "" : ",", n);
+    const std::int64_t begin = end;
+    end += BytesOf(tensor);
+    header +=
+        fmt::format("{}\"{}\":{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
+                    header.size() == 1 ? "" : ",", tensor.name, Info(tensor.dtype).safetensors_name, shape, begin, end);
+  }
+  header += "}";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  return {io::LengthPrefix(header.size()) + header, end};
+}
+
+// Writes a model like the probe with wider and more experts; returns the checkpoint's bytes.
+std::int64_t WriteModel(const std::filesystem::path& dir) {
+  const std::filesystem::path probe = std::filesystem::path(GALLEY_SOURCE_DIR) / "tests/golden/v41_probe";
+  std::string config = io::ReadBytes(probe / "config.json");
+  Replace(config, "\"n_routed_experts\": 8", "\"n_routed_experts\": 96");
+  Replace(config, "\"hidden_size\": 64", "\"hidden_size\": 1024");
+  Replace(config, "\"moe_intermediate_size\": 32", "\"moe_intermediate_size\": 1024");
+  io::WriteBytes(dir / "config.json", config);
+  io::WriteBytes(dir / "tokenizer.json", io::ReadBytes(probe / "tokenizer.json"));
+  const auto loaded = model::LoadConfig(dir);
+  EXPECT_TRUE(loaded) << loaded.error().ToString();
+  if (!loaded) return 0;
+  const std::vector<model::ImpliedTensor> tensors = TensorsOf(loaded->config);
+  const auto [header, end] = HeaderOf(tensors);
+  std::ofstream file(dir / "model.safetensors", std::ios::binary);
+  file << header;
+  std::uint64_t state = 0x9E3779B97F4A7C15;
+  std::vector<std::uint64_t> words;
+  for (const model::ImpliedTensor& tensor : tensors) {
+    const auto bytes = static_cast<std::size_t>(BytesOf(tensor));
+    const Fill fill = FillOf(tensor);
+    words.resize((bytes + 7) / 8);
+    for (std::uint64_t& word : words) {
+      state ^= state << 13;
+      state ^= state >> 7;
+      state ^= state << 17;
+      word = (state & fill.keep) | fill.set;
+    }
+    file.write(reinterpret_cast<const char*>(words.data()), static_cast<std::streamsize>(bytes));
+  }
+  EXPECT_TRUE(file.good()) << "is there room for " << end << " bytes in the folder for temporary files?";
+  return end;
+}
+
+double Seconds(std::chrono::steady_clock::time_point since) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
+}
+
+// Everything of the file leaves the page cache; what nobody has mapped does.
+void DropCache(const std::filesystem::path& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY);
+  ASSERT_EQ(fsync(descriptor), 0);
+  ASSERT_EQ(posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED), 0);
+  close(descriptor);
+}
+
+// Bytes a second of four threads that read 512 MiB in order, past the page cache where the file system allows that.
+double DiskBandwidth(const std::filesystem::path& path) {
+  int descriptor = open(path.c_str(), O_RDONLY | O_DIRECT);
+  if (descriptor < 0) descriptor = open(path.c_str(), O_RDONLY);
+  constexpr std::size_t kPiece = std::size_t{2} << 20, kPieces = 256, kThreads = 4;
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([=] {
+      const backend::cpu::AlignedBytes buffer(kPiece);
+      for (std::size_t i = t; i < kPieces; i += kThreads)
+        EXPECT_EQ(pread(descriptor, buffer.data(), kPiece, static_cast<off_t>(i * kPiece)),
+                  static_cast<ssize_t>(kPiece));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  close(descriptor);
+  return static_cast<double>(kPiece * kPieces) / Seconds(begin);
+}
+
+// What the process holds, without what the file system keeps for it: kB of /proc/self/status as bytes.
+std::int64_t ResidentBytes() {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  std::int64_t kilobytes = 0;
+  while (status >> word && word != "VmRSS:") {
+  }
+  status >> kilobytes;
+  return kilobytes * 1024;
+}
+
+struct Decoding {
+  std::vector<std::vector<float>> logits;
+  double seconds = 0;  // of decoding
+  backend::cpu::ExpertCounts counts;
+  std::int64_t resident = 0;
+};
+
+// A prompt and greedy decoding, one token at a time.
+void Decode(const std::filesystem::path& dir, std::int64_t expert_memory, std::int64_t memory_limit, Decoding& run) {
+  auto loaded = LoadedModel::Load({.model_dir = dir,
+                                   .backend = "cpu",
+                                   .expert_memory = expert_memory,
+                                   .engram_on_disk = expert_memory >= 0,
+                                   .rows_max = 16,
+                                   .max_seq_len = 256,
+                                   .memory_limit = memory_limit});
+  ASSERT_TRUE(loaded) << loaded.error().ToString();
+  const auto& cpu = dynamic_cast<const backend::cpu::CpuBackend&>(loaded->backend());
+  Sequence sequence(*loaded);
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < kPrompt; ++i) tokens.push_back(20 + 31 * i);
+  auto begin = std::chrono::steady_clock::now();
+  backend::cpu::ExpertCounts before;
+  for (int i = 0; i <= kTokens; ++i) {
+    auto logits = sequence.Append(tokens, 1);
+    ASSERT_TRUE(logits) << logits.error().ToString();
+    tokens = {static_cast<TokenId>(std::max_element(logits->begin(), logits->end()) - logits->begin())};
+    run.logits.push_back(std::move(*logits));
+    const std::size_t held = cpu.expert_store() == nullptr ? 0 : cpu.expert_store()->held();
+    ASSERT_LE(held, static_cast<std::size_t>(kExpertMemory));
+    run.resident = std::max(run.resident, ResidentBytes());
+    if (i != 0) continue;
+    begin = std::chrono::steady_clock::now();
+    if (cpu.expert_store() != nullptr) before = cpu.expert_store()->counts();
+  }
+  run.seconds = Seconds(begin);
+  if (cpu.expert_store() == nullptr) return;
+  run.counts = cpu.expert_store()->counts();
+  run.counts.uses -= before.uses;
+  run.counts.misses -= before.misses;
+  run.counts.guessed -= before.guessed;
+  run.counts.prefetched -= before.prefetched;
+  run.counts.bytes_read -= before.bytes_read;
+}
+
+TEST(LargerThanMemory, DecodesTheSameBitsAtTheRateOfTheDisk) {
+  const io::TempDir dir;
+  const std::int64_t bytes = WriteModel(dir.path());
+  ASSERT_GE(bytes, 4 * kLimit);
+  const std::filesystem::path file = dir / "model.safetensors";
+  DropCache(file);
+  const double bandwidth = DiskBandwidth(file);
+  DropCache(file);
+
+  Decoding limited, whole;
+  Decode(dir.path(), kExpertMemory, kLimit, limited);
+  if (HasFatalFailure()) return;
+  const auto& counts = limited.counts;
+  const double expert = 3.0 * 1024 * 1024 * 17 / 32;
+  const double missed = static_cast<double>(counts.misses + counts.guessed) * expert;
+  const double possible = bandwidth / (missed / kTokens), reached = kTokens / limited.seconds;
+  fmt::print(
+      "checkpoint {:.2f} GB, limit {:.2f} GB, resident {:.2f} GB; disk {:.2f} GB/s\n"
+      "{} experts used, {} missed, {} of {} guesses came true; {:.1f} MB missed a token\n"
+      "{:.1f} tokens/s of {:.1f} that the disk allows: {:.0f} %\n",
+      static_cast<double>(bytes) / 1e9, static_cast<double>(kLimit) / 1e9, static_cast<double>(limited.resident) / 1e9,
+      bandwidth / 1e9, counts.uses, counts.misses + counts.guessed, counts.guessed, counts.prefetched,
+      missed / kTokens / 1e6, reached, possible, 100 * reached / possible);
+  EXPECT_LE(limited.resident, kLimit);
+  EXPECT_GT(counts.misses + counts.guessed, counts.uses / 3);  // it really reads
+
+  Decode(dir.path(), -1, 0, whole);
+  if (HasFatalFailure()) return;
+  ASSERT_EQ(limited.logits.size(), whole.logits.size());
+  for (std::size_t i = 0; i < whole.logits.size(); ++i) ASSERT_EQ(limited.logits[i], whole.logits[i]) << "token " << i;
+
+  // The aim is 0.7 on a machine of its own; other work takes some of it here.
+  EXPECT_GE(reached, 0.2 * possible);
+}
+
+// V4.1 at its true size, as a file of holes: opening it reads headers and nothing else.
+TEST(LargerThanMemory, HundredsOfGigabytesOpenInTwoSeconds) {
+  const io::TempDir dir;
+  io::WriteBytes(dir / "config.json", model::FlashConfigJson());
+  const auto config = model::LoadConfig(dir.path());
+  ASSERT_TRUE(config) << config.error().ToString();
+  const auto [header, bytes] = HeaderOf(TensorsOf(config->config));
+  const std::filesystem::path file = dir / "model.safetensors";
+  io::WriteBytes(file, header);
+  if (truncate(file.c_str(), static_cast<off_t>(header.size()) + bytes) != 0)
+    GTEST_SKIP() << "no files of " << bytes << " bytes in the folder for temporary files";
+
+  const auto begin = std::chrono::steady_clock::now();
+  const auto checkpoint = model::Checkpoint::Open(dir.path());
+  ASSERT_TRUE(checkpoint) << checkpoint.error().ToString();
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(config->config.vocab_size));
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i % 99092);
+  const auto cpu = backend::cpu::CpuBackend::Create(
+      {.threads = 1, .isa = "auto", .expert_memory = std::size_t{1} << 30, .engram_on_disk = true, .processors = {}});
+  ASSERT_TRUE(cpu);
+  (*cpu)->UseFiles(checkpoint->files());
+  const auto model =
+      model::Model::Create(*checkpoint, ids, **cpu, {.rows_max = 1, .sequences_max = 1, .seq_len_max = 1024});
+  ASSERT_TRUE(model) << model.error().ToString();
+  const double seconds = Seconds(begin);
+  fmt::print("{:.0f} GB open in {:.2f} s\n", static_cast<double>(bytes) / 1e9, seconds);
+  EXPECT_GT(bytes, 400'000'000'000);
+  EXPECT_LE(seconds, 6) << "the aim is 2 on a machine of its own";
+}
+
+}  // namespace
+}  // namespace galley::engine

@@ -77,11 +77,11 @@ engine::EngineRequest MakeRequest(const BenchRequest& bench, const LoadOptions& 
 }
 
 // The engine updates its statistics after it has delivered a step's events.
-sched::SchedulerStats StatsAfter(const engine::Engine& engine, std::int64_t finished) {
-  sched::SchedulerStats stats = engine.stats().scheduler;
-  for (int tries = 0; tries < 10'000 && stats.finished < finished; ++tries) {
+engine::EngineStats StatsAfter(const engine::Engine& engine, std::int64_t finished) {
+  engine::EngineStats stats = engine.stats();
+  for (int tries = 0; tries < 10'000 && stats.scheduler.finished < finished; ++tries) {
     std::this_thread::sleep_for(std::chrono::microseconds(200));
-    stats = engine.stats().scheduler;
+    stats = engine.stats();
   }
   return stats;
 }
@@ -132,7 +132,8 @@ Percentiles PercentilesOf(std::vector<double> values) {
 Result<LoadResult> RunLoad(engine::Engine& engine, std::span<const BenchRequest> requests, const LoadOptions& options,
                            const OnLoadProgress& on_progress) {
   constexpr std::chrono::milliseconds kPoll(100);
-  const sched::SchedulerStats before = engine.stats().scheduler;
+  const engine::EngineStats stats_before = engine.stats();
+  const sched::SchedulerStats& before = stats_before.scheduler;
   Client client;
   client.tracks.resize(requests.size());
   std::vector<RequestId> ids;
@@ -174,7 +175,10 @@ Result<LoadResult> RunLoad(engine::Engine& engine, std::span<const BenchRequest>
 
   LoadResult result = Summarise(client, requests);
   result.seconds = seconds;
-  const sched::SchedulerStats after = StatsAfter(engine, before.finished + result.requests);
+  const engine::EngineStats stats_after = StatsAfter(engine, before.finished + result.requests);
+  const sched::SchedulerStats& after = stats_after.scheduler;
+  result.speculation = stats_after.speculation;
+  result.speculation.Subtract(stats_before.speculation);
   result.prompt_rows = after.prefill_rows - before.prefill_rows;
   result.decode_rows = after.decode_rows - before.decode_rows;
   result.steps = after.steps - before.steps;
@@ -182,6 +186,27 @@ Result<LoadResult> RunLoad(engine::Engine& engine, std::span<const BenchRequest>
   result.shared_waits = after.shared_waits - before.shared_waits;
   result.decode_waits_longest = after.decode_waits_longest;
   return result;
+}
+
+Status ContinueOwnTexts(engine::Engine& engine, std::span<BenchRequest> requests) {
+  std::vector<engine::EngineRequest> writers;
+  for (const BenchRequest& request : requests) {
+    engine::EngineRequest writer;
+    writer.prompt_ids = {engine.config().bos_token_id};
+    writer.sampling.temperature = 1;
+    writer.sampling.seed = request.seed;
+    writer.max_tokens = static_cast<int>(request.prompt.size()) - request.shared;
+    writer.use_cache = false;
+    writers.push_back(std::move(writer));
+  }
+  ASSIGN_OR_RETURN(const std::vector<engine::EngineResult> texts, engine.Generate(std::move(writers)));
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const engine::BranchResult& text = texts[i].branches.front();
+    if (text.reason == sched::FinishReason::kError) return Err(text.error);
+    auto at = requests[i].prompt.begin() + requests[i].shared;
+    for (const engine::GeneratedToken& token : text.tokens) *at++ = token.id;
+  }
+  return {};
 }
 
 std::vector<TokenId> OrdinaryTokens(const engine::Engine& engine) {

@@ -45,6 +45,7 @@ struct LoadResult {
   std::int64_t decode_rows_planned = 0;            // one for each output token but a prompt's first
   std::int64_t steps = 0, preemptions = 0, shared_waits = 0;
   std::int64_t decode_waits_longest = 0;  // of the engine's life so far
+  engine::SpeculationCounts speculation;
 
   [[nodiscard]] double PerSecond(std::int64_t count) const {
     return seconds > 0 ? static_cast<double>(count) / seconds : 0;
@@ -63,6 +64,11 @@ using OnLoadProgress = std::function<bool(const LoadProgress&)>;
 // the first request that failed.
 [[nodiscard]] Result<LoadResult> RunLoad(engine::Engine& engine, std::span<const BenchRequest> requests,
                                          const LoadOptions& options, const OnLoadProgress& on_progress = {});
+
+// Puts a text of the model's own, continued from the bare beginning of a text at temperature 1, in the place of what is
+// each prompt's own; the beginning of its group's prefix stays. Equal requests give equal texts. Errors: those of the
+// engine.
+[[nodiscard]] Status ContinueOwnTexts(engine::Engine& engine, std::span<BenchRequest> requests);
 
 // Ids of ordinary tokens: no control token, which could mean something to the model.
 [[nodiscard]] std::vector<TokenId> OrdinaryTokens(const engine::Engine& engine);

@@ -155,6 +155,53 @@ TEST(BenchThroughput, PrintsATable) {
   EXPECT_EQ(outcome.err, "");
 }
 
+// Two rounds of a model's own texts, with and without drafts in turn; what is counted is equal but for the drafts.
+TEST(BenchThroughput, ComparesWithAndWithoutDrafts) {
+  const RunOutcome outcome = Bench({"throughput",
+                                    "--model",
+                                    Probe(),
+                                    "--requests",
+                                    "2",
+                                    "--prompts",
+                                    "own",
+                                    "--prompt-len",
+                                    "5",
+                                    "--output-len",
+                                    "9",
+                                    "--concurrency",
+                                    "2",
+                                    "--repeat",
+                                    "2",
+                                    "--seed",
+                                    "4",
+                                    "--compare-drafts",
+                                    "--no-adaptive-verify",
+                                    "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Result<Json> report = protocol::ParseJson(outcome.out);
+  ASSERT_TRUE(report) << outcome.out;
+  EXPECT_EQ(*report->Find("prompts")->if_string(), "own");
+  const Json::Array& points = *report->Find("points")->if_array();
+  ASSERT_EQ(points.size(), 2u);
+  for (const Json& point : points) {
+    const bool drafts = *point.Find("drafts")->if_bool();
+    const auto count = [&](std::string_view name) { return *point.Find("median")->Find(name)->if_int(); };
+    EXPECT_EQ(count("prompt_tokens"), 10);
+    EXPECT_EQ(count("output_tokens"), 18);
+    EXPECT_EQ(count("draft_rounds") > 0, drafts);
+    // Not adaptive: all are verified, but for those that there is no room for at an output's end.
+    EXPECT_EQ(count("drafts_verified"), count("drafts_proposed"));
+    EXPECT_EQ(point.Find("gains_over_no_drafts") != nullptr, drafts);
+    if (drafts) {
+      EXPECT_EQ(point.Find("gains_over_no_drafts")->if_array()->size(), 2u);
+    }
+  }
+  EXPECT_THAT(Bench({"throughput", "--model", Probe(), "--requests", "1", "--prompt-len", "2", "--output-len", "2",
+                     "--concurrency", "1", "--seed", "4", "--compare-drafts"})
+                  .out,
+              HasSubstr("\n1 at once, drafts on ÷ off: "));
+}
+
 TEST(BenchThroughput, RefusesWhatCannotBe) {
   EXPECT_THAT(Bench({}).err, HasSubstr("kinds are throughput"));
   EXPECT_THAT(Bench({"througput"}).err, HasSubstr("did you mean throughput?"));

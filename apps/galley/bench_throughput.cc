@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // `galley bench throughput`: a synthetic workload through the engine at several concurrencies, with and without the
-// prefix cache if asked for. Rounds go over all points, so that a change of the machine's load meets them alike.
+// prefix cache and drafts if asked for. Rounds go over all points, so that a change of the machine's load meets them
+// alike, and forth and back in turn, so that none always comes first.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>
 #include <functional>
+#include <memory>
+#include <numeric>
 
 #include "answer.h"
 #include "bench.h"
@@ -24,7 +27,9 @@ struct Settings {
   WorkloadOptions workload;
   engine::EngineOptions engine;
   std::vector<int> concurrency;
-  std::vector<bool> cache;  // of each concurrency: used, not used
+  std::vector<bool> cache;   // of each concurrency: used, not used
+  std::vector<bool> drafts;  // of each of those, likewise
+  bool own_texts = false;    // prompts are the model's own texts, not random tokens
   int repeat = 1;
   double temperature = 1;
 };
@@ -32,9 +37,13 @@ struct Settings {
 struct Point {
   int concurrency = 1;
   bool cache = true;
-  std::vector<LoadResult> runs;  // in order of time
-  // The run of median duration (the longer of two).
-  [[nodiscard]] const LoadResult& median() const { return runs[runs.size() / 2]; }
+  bool drafts = true;  // as --speculation says
+  std::vector<LoadResult> runs;
+  std::size_t middle = 0;  // the run of median duration (the longer of two)
+  [[nodiscard]] const LoadResult& median() const { return runs[middle]; }
+  [[nodiscard]] std::string name() const {
+    return fmt::format("{}{}{}", concurrency, cache ? "" : ", no cache", drafts ? "" : ", no drafts");
+  }
 };
 
 Result<std::vector<int>> ReadConcurrency(const std::string& text) {
@@ -73,6 +82,9 @@ Result<Settings> ReadSettings(const Context& context) {
   const std::string& cache = values.String("prefix-cache");
   if (cache != "off") settings.cache.push_back(true);
   if (cache != "on") settings.cache.push_back(false);
+  settings.drafts.push_back(true);
+  if (values.Bool("compare-drafts")) settings.drafts.push_back(false);
+  settings.own_texts = values.String("prompts") == "own";
   settings.repeat = static_cast<int>(values.Int("repeat"));
   settings.temperature = values.Float("temperature");
 
@@ -96,34 +108,64 @@ Result<Settings> ReadSettings(const Context& context) {
   return settings;
 }
 
-Result<std::vector<Point>> Measure(Context& context, const Settings& settings, engine::Engine& engine) {
-  const std::vector<BenchRequest> requests = MakeWorkload(settings.workload, OrdinaryTokens(engine));
+struct Engines {
+  std::unique_ptr<engine::Engine> main, without_drafts;  // the second one only for a comparison
+};
+
+Result<Engines> MakeEngines(const Settings& settings) {
+  Engines engines;
+  ASSIGN_OR_RETURN(engines.main, engine::Engine::Create(settings.engine));
+  if (settings.drafts.size() < 2) return engines;
+  engine::EngineOptions plain = settings.engine;
+  plain.speculation = {.mode = engine::SpeculationMode::kOff, .draft_tokens = 0};
+  ASSIGN_OR_RETURN(engines.without_drafts, engine::Engine::Create(plain));
+  return engines;
+}
+
+std::vector<Point> MakePoints(const Settings& settings) {
   std::vector<Point> points;
   for (const int concurrency : settings.concurrency) {
-    for (const bool cache : settings.cache) points.push_back({.concurrency = concurrency, .cache = cache, .runs = {}});
+    for (const bool cache : settings.cache) {
+      for (const bool drafts : settings.drafts) {
+        points.push_back({.concurrency = concurrency, .cache = cache, .drafts = drafts, .runs = {}});
+      }
+    }
   }
+  return points;
+}
+
+void FindMiddle(Point& point) {
+  std::vector<std::size_t> order(point.runs.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::sort(order, {}, [&](std::size_t run) { return point.runs[run].seconds; });
+  point.middle = order[order.size() / 2];
+}
+
+Result<std::vector<Point>> Measure(Context& context, const Settings& settings, const Engines& engines) {
+  std::vector<BenchRequest> requests = MakeWorkload(settings.workload, OrdinaryTokens(*engines.main));
   const Interrupt interrupt;
+  if (settings.own_texts) RETURN_IF_ERROR(ContinueOwnTexts(*engines.main, requests));
+  std::vector<Point> points = MakePoints(settings);
   for (int round = 0; round < settings.repeat; ++round) {
-    for (Point& point : points) {
-      const std::string name = fmt::format("concurrency {}{}", point.concurrency, point.cache ? "" : ", no cache");
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      Point& point = points[round % 2 == 0 ? i : points.size() - 1 - i];
       const LoadOptions load{.concurrency = point.concurrency,
                              .use_cache = point.cache,
-                             .cache_salt = fmt::format("{} round {}", name, round),
+                             .cache_salt = fmt::format("{} round {}", point.name(), round),
                              .temperature = settings.temperature};
       const auto progress = [&](const LoadProgress& at) {
-        context.terminal.Progress(fmt::format("round {}/{}, {}: {}/{} requests, {} tokens in {:.1f} s", round + 1,
-                                              settings.repeat, name, at.ended, requests.size(), at.output_tokens,
-                                              at.seconds));
+        context.terminal.Progress(fmt::format("round {}/{}, concurrency {}: {}/{} requests, {} tokens in {:.1f} s",
+                                              round + 1, settings.repeat, point.name(), at.ended, requests.size(),
+                                              at.output_tokens, at.seconds));
         return !interrupt.requested() && !context.terminal.output_closed();
       };
+      engine::Engine& engine = point.drafts ? *engines.main : *engines.without_drafts;
       ASSIGN_OR_RETURN(LoadResult result, RunLoad(engine, requests, load, progress));
       point.runs.push_back(std::move(result));
     }
   }
   context.terminal.Progress("");
-  for (Point& point : points) {
-    std::ranges::sort(point.runs, {}, [](const LoadResult& run) { return run.seconds; });
-  }
+  for (Point& point : points) FindMiddle(point);
   return points;
 }
 
@@ -168,46 +210,85 @@ const std::vector<Row>& Rows() {
        [](const LoadResult& run) { return Against(run.decode_rows, run.decode_rows_planned); }},
       {"steps", [](const LoadResult& run) { return fmt::format("{}", run.steps); }},
       {"preemptions", [](const LoadResult& run) { return fmt::format("{}", run.preemptions); }},
+      {"drafts verified (for proposed)",
+       [](const LoadResult& run) { return Against(run.speculation.verified, run.speculation.drafted); }},
+      {"rounds with drafts; accepted of each",
+       [](const LoadResult& run) {
+         const engine::SpeculationCounts& counts = run.speculation;
+         if (counts.rounds == 0) return std::string("0");
+         return fmt::format("{}; {:.2f}", counts.rounds,
+                            static_cast<double>(counts.accepted) / static_cast<double>(counts.rounds));
+       }},
   };
   return rows;
 }
 
-// Output rate over that of the first point, or over that of the same concurrency without the cache.
+// Output rate over that of another point.
 double Gain(const Point& point, const Point& base) {
   return point.median().PerSecond(point.median().output_tokens) /
          std::max(base.median().PerSecond(base.median().output_tokens), 1e-9);
 }
 
-const Point* WithoutCache(const std::vector<Point>& points, const Point& point) {
-  for (const Point& other : points) {
-    if (point.cache && !other.cache && other.concurrency == point.concurrency) return &other;
+// Output rates over those of another point, round by round, ascending: what both met alike cancels out.
+std::vector<double> RoundGains(const Point& point, const Point& base) {
+  std::vector<double> gains;
+  for (std::size_t round = 0; round < point.runs.size(); ++round) {
+    const LoadResult &run = point.runs[round], &other = base.runs[round];
+    gains.push_back(run.PerSecond(run.output_tokens) / std::max(other.PerSecond(other.output_tokens), 1e-9));
+  }
+  std::ranges::sort(gains);
+  return gains;
+}
+
+const Point* Find(const std::vector<Point>& points, int concurrency, bool cache, bool drafts) {
+  for (const Point& point : points) {
+    if (point.concurrency == concurrency && point.cache == cache && point.drafts == drafts) return &point;
   }
   return nullptr;
+}
+
+// What a point is compared with; null: nothing.
+const Point* WithoutCache(const std::vector<Point>& points, const Point& point) {
+  return point.cache ? Find(points, point.concurrency, false, point.drafts) : nullptr;
+}
+
+const Point* WithoutDrafts(const std::vector<Point>& points, const Point& point) {
+  return point.drafts ? Find(points, point.concurrency, point.cache, false) : nullptr;
+}
+
+std::string Comparisons(const std::vector<Point>& points) {
+  std::string text;
+  for (const Point& point : points) {
+    const Point& first = points.front();
+    if (&point != &first && point.cache == first.cache && point.drafts == first.drafts) {
+      text += fmt::format("{} at once ÷ {} at once: {:.2f} times the output rate\n", point.concurrency,
+                          first.concurrency, Gain(point, first));
+    }
+    if (const Point* without = WithoutCache(points, point)) {
+      text += fmt::format("{} at once{}, cache on ÷ off: {:.2f} times the output rate\n", point.concurrency,
+                          point.drafts ? "" : ", no drafts", Gain(point, *without));
+    }
+    if (const Point* without = WithoutDrafts(points, point)) {
+      const std::vector<double> gains = RoundGains(point, *without);
+      text += fmt::format(
+          "{} at once{}, drafts on ÷ off: {:.3f} times the output rate (median of rounds; {:.3f} to {:.3f})\n",
+          point.concurrency, point.cache ? "" : ", no cache", gains[gains.size() / 2], gains.front(), gains.back());
+    }
+  }
+  return text;
 }
 
 std::string Table(const std::vector<Point>& points) {
   constexpr std::size_t kLabel = 42, kColumn = 24;
   std::string text = fmt::format("{:<{}}", "requests at once", kLabel);
-  for (const Point& point : points) {
-    text += fmt::format("  {:>{}}", fmt::format("{}{}", point.concurrency, point.cache ? "" : ", no cache"), kColumn);
-  }
+  for (const Point& point : points) text += fmt::format("  {:>{}}", point.name(), kColumn);
   text += "\n";
   for (const Row& row : Rows()) {
     text += fmt::format("{:<{}}", row.label, kLabel);
     for (const Point& point : points) text += fmt::format("  {:>{}}", row.text(point.median()), kColumn);
     text += "\n";
   }
-  for (const Point& point : points) {
-    if (&point != &points.front() && point.cache == points.front().cache) {
-      text += fmt::format("{} at once ÷ {} at once: {:.2f} times the output rate\n", point.concurrency,
-                          points.front().concurrency, Gain(point, points.front()));
-    }
-    if (const Point* without = WithoutCache(points, point)) {
-      text += fmt::format("{} at once, cache on ÷ off: {:.2f} times the output rate\n", point.concurrency,
-                          Gain(point, *without));
-    }
-  }
-  return text;
+  return text + Comparisons(points);
 }
 
 Json PercentilesJson(const Percentiles& times) {
@@ -239,6 +320,10 @@ Json RunJson(const LoadResult& run) {
                            {"decode_rows", run.decode_rows},
                            {"steps", run.steps},
                            {"preemptions", run.preemptions},
+                           {"draft_rounds", run.speculation.rounds},
+                           {"drafts_proposed", run.speculation.drafted},
+                           {"drafts_verified", run.speculation.verified},
+                           {"drafts_accepted", run.speculation.accepted},
                            {"decode_waits_longest", run.decode_waits_longest}});
 }
 
@@ -248,9 +333,15 @@ std::string ReportJson(const Settings& settings, const std::vector<Point>& point
   for (const Point& point : points) {
     Json runs(Json::Array{});
     for (const LoadResult& run : point.runs) runs.Push(RunJson(run));
-    Json object = Json::MakeObject({{"concurrency", point.concurrency}, {"prefix_cache", point.cache}});
+    Json object =
+        Json::MakeObject({{"concurrency", point.concurrency}, {"prefix_cache", point.cache}, {"drafts", point.drafts}});
     object.Set("gain_over_first", Gain(point, points.front()));
     if (const Point* without = WithoutCache(points, point)) object.Set("gain_over_no_cache", Gain(point, *without));
+    if (const Point* without = WithoutDrafts(points, point)) {
+      Json gains(Json::Array{});
+      for (const double gain : RoundGains(point, *without)) gains.Push(gain);
+      object.Set("gains_over_no_drafts", std::move(gains));
+    }
     object.Set("median", RunJson(point.median()));
     object.Set("runs", std::move(runs));
     list.Push(std::move(object));
@@ -261,6 +352,7 @@ std::string ReportJson(const Settings& settings, const std::vector<Point>& point
                                         {"threads", settings.engine.threads},
                                         {"seed", workload.seed},
                                         {"requests", workload.requests},
+                                        {"prompts", settings.own_texts ? "own" : "random"},
                                         {"prompt_len", workload.prompt.text()},
                                         {"output_len", workload.output.text()},
                                         {"shared_prefix", workload.shared_ratio},
@@ -277,9 +369,9 @@ std::string Heading(const Settings& settings) {
   if (workload.shared_ratio > 0) shared = fmt::format("{:.0f} % of each shared", 100 * workload.shared_ratio);
   if (workload.groups > 1) shared += fmt::format(" by each of {} groups", workload.groups);
   return fmt::format(
-      "throughput of {}, backend {}: {} requests, prompts of {} tokens ({}), outputs of {}, seed {}{}\n\n",
+      "throughput of {}, backend {}: {} requests, prompts of {} tokens ({}{}), outputs of {}, seed {}{}\n\n",
       settings.engine.model_dir.filename().string(), settings.engine.backend, workload.requests, workload.prompt.text(),
-      shared, workload.output.text(), workload.seed,
+      settings.own_texts ? "the model's own texts, " : "", shared, workload.output.text(), workload.seed,
       settings.repeat > 1 ? fmt::format(", median of {} rounds", settings.repeat) : "");
 }
 
@@ -287,8 +379,8 @@ std::string Heading(const Settings& settings) {
 
 Result<int> RunBenchThroughput(Context& context) {
   ASSIGN_OR_RETURN(const Settings settings, ReadSettings(context));
-  ASSIGN_OR_RETURN(const auto engine, engine::Engine::Create(settings.engine));
-  ASSIGN_OR_RETURN(const std::vector<Point> points, Measure(context, settings, *engine));
+  ASSIGN_OR_RETURN(const Engines engines, MakeEngines(settings));
+  ASSIGN_OR_RETURN(const std::vector<Point> points, Measure(context, settings, engines));
   if (context.values.Bool("json")) {
     context.terminal.Write(ReportJson(settings, points));
   } else {

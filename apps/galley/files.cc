@@ -171,6 +171,7 @@ Result<engine::SpeculationOptions> ReadSpeculation(const options::Values& values
   }
   speculation.mode = *mode;
   speculation.draft_tokens = static_cast<int>(values.Int("draft-tokens"));
+  if (values.Has("adaptive-verify")) speculation.adaptive = values.Bool("adaptive-verify");
   if (values.Has("fixed-acceptance")) speculation.fixed_accepted = values.Float("fixed-acceptance");
   return speculation;
 }

@@ -124,12 +124,12 @@ TEST(Program, ConfigurationErrorsNameFileAndLine) {
 
 TEST(Program, WarningsComeOnStandardErrorOnly) {
   const RunOutcome outcome =
-      Start({"generate", "Hi"}, {{"GALLEY_TEMPRATURE", "1"}, {"DEEPINFER_ENABLE_MTP_VARLEN", "1"}});
+      Start({"generate", "Hi"}, {{"GALLEY_TEMPRATURE", "1"}, {"DEEPINFER_BATCH_INVARIANT", "0"}});
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.out, "Yes.\n");
   EXPECT_THAT(outcome.err, HasSubstr("warning: environment variable GALLEY_TEMPRATURE means nothing to Galley (did you "
                                      "mean GALLEY_TEMPERATURE?)"));
-  EXPECT_THAT(outcome.err, HasSubstr("warning: adaptive-verify: not available in this version"));
+  EXPECT_THAT(outcome.err, HasSubstr("warning: batch-invariant: not available in this version"));
 }
 
 TEST(Program, CommandsWithoutArgumentsRefuseThem) {

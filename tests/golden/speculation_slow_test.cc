@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "galley/engine/draft_rounds.h"
 #include "galley/engine/engine.h"
 
 namespace galley {
@@ -107,6 +108,29 @@ TEST(SpeculationSlow, SharedNoiseAgainstRejectionSampling) {
       EXPECT_GT(a.mean(), 0.75 * b.mean());
     }
   }
+}
+
+// Confidences say how often drafts are accepted, on texts that the temperatures were not fitted to. 300 texts of 48
+// tokens give some 6,000 rounds; with so many in 15 bins of equal width chance alone makes an error of about
+// 0.8 * sqrt(0.16 * 15 / 6000) = 1.6 % at a place whose survivals lie anywhere, and less at the others.
+TEST(SpeculationSlow, CalibratedConfidencesAreRightToTwoPerCent) {
+  engine::EngineOptions options;
+  options.model_dir = kRoot / "models/nano";
+  options.max_seq_len = 64;
+  options.max_seqs = 8;
+  options.backend = "cpu";
+  std::vector<engine::DraftRound> parts[2];
+  for (std::size_t part = 0; part < 2; ++part) {
+    auto rounds = engine::CollectRounds(
+        options, {.prompts = std::vector<std::vector<TokenId>>(300, {0}), .tokens = 48, .seed = 1 + 1000 * part});
+    ASSERT_TRUE(rounds) << rounds.error().ToString();
+    parts[part] = std::move(*rounds);
+  }
+  const engine::Calibration calibration = engine::FitCalibration(parts[0]);
+  const double before = engine::CalibrationError(parts[1], {}), after = engine::CalibrationError(parts[1], calibration);
+  std::printf("expected calibration error on %zu held-out rounds: %.2f %% before, %.2f %% after\n", parts[1].size(),
+              100 * before, 100 * after);
+  EXPECT_LE(after, 0.02);
 }
 
 // Tokens, logprobs and reasons with drafts and without, over random settings.

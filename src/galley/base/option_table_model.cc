@@ -159,10 +159,12 @@ constexpr Spec kTable[] = {
     {.name = "adaptive-verify",
      .type = Type::kBool,
      .section = "speculation",
-     .commands = "generate chat serve bench",
-     .help = "Verify only those drafts that are likely enough to be accepted.",
-     .foreign = {"DEEPINFER_ENABLE_MTP_VARLEN", kSwitch},
-     .unavailable = "engines always do so, which gives the same tokens"},
+     .commands = "serve bench",
+     .initial = "true",
+     .help =
+         "Verify as many drafts as pay, by their confidences and the measured times of steps, so that sequences of a "
+         "step differ in it; false: every draft of every step. The output is the same.",
+     .foreign = {"DEEPINFER_ENABLE_MTP_VARLEN", kSwitch}},
 
     // Prompt.
     {.name = "prompt-file",

@@ -79,7 +79,16 @@ TEST(OptionTable, WarnsOfWhatItCannotHonour) {
   const Result<Values> values =
       Given("chat", {{"DEEPINFER_BATCH_INVARIANT", "0"}, {"DEEPINFER_ENABLE_MTP_VARLEN", "1"}});
   ASSERT_TRUE(values.has_value()) << values.error().ToString();
-  EXPECT_EQ(values->warnings().size(), 2u);
+  EXPECT_EQ(values->warnings().size(), 1u);  // drafts are no business of `chat`
+}
+
+TEST(OptionTable, DeepInfersSwitchOfVerifyLengthsIsHonoured) {
+  EXPECT_TRUE(Given("serve", {})->Bool("adaptive-verify"));
+  EXPECT_TRUE(Given("serve", {{"DEEPINFER_ENABLE_MTP_VARLEN", "1"}})->Bool("adaptive-verify"));
+  const Result<Values> fixed = Given("serve", {{"DEEPINFER_ENABLE_MTP_VARLEN", "0"}});
+  ASSERT_TRUE(fixed.has_value()) << fixed.error().ToString();
+  EXPECT_FALSE(fixed->Bool("adaptive-verify"));
+  EXPECT_TRUE(fixed->warnings().empty());
 }
 
 TEST(OptionTable, DraftTokensTakeDeepInfersVariableUpToFive) {
@@ -95,7 +104,8 @@ TEST(OptionTable, DraftTokensTakeDeepInfersVariableUpToFive) {
 TEST(OptionTable, RefusesUnknownForeignValues) {
   for (const Spec& spec : AllOptions()) {
     if (spec.foreign.values.empty()) continue;
-    const Result<Values> values = Given("generate", {{std::string(spec.foreign.name), "surprise"}});
+    const std::string command(spec.commands.substr(0, spec.commands.find(' ')));
+    const Result<Values> values = Given(command, {{std::string(spec.foreign.name), "surprise"}});
     ASSERT_FALSE(values.has_value()) << spec.name;
     EXPECT_THAT(values.error().ToString(), HasSubstr(std::string(spec.foreign.name))) << spec.name;
     EXPECT_THAT(values.error().ToString(), HasSubstr("it accepts " + std::string(spec.foreign.values[0].given)))

@@ -159,6 +159,9 @@ struct EngineResult {
 struct EngineStats {
   sched::SchedulerStats scheduler;
   SpeculationCounts speculation;
+  int draft_budget = 0;            // drafts that the last step was to verify
+  std::int64_t draft_budgets = 0;  // of all steps together
+  double draft_saved_s = 0;        // time that drafts have saved, by the planner's own cost curve; negative: cost
   int running = 0;
   int waiting = 0;
   int block_tokens = kv::kBlockTokens;

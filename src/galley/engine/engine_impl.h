@@ -82,6 +82,9 @@ struct Engine::Impl {
   std::vector<Arrival> arrived;      // scratch of TakeEvents
   std::vector<RequestId> cancelled;  // likewise
   SpeculationCounts speculation;
+  int draft_budget = 0;  // as in EngineStats
+  std::int64_t draft_budgets = 0;
+  double draft_saved_s = 0;
   std::thread thread;
 
   [[nodiscard]] static sched::TimeUs Now() {

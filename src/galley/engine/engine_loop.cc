@@ -73,6 +73,9 @@ void Engine::Impl::TakeOutcome(Step& step) {
     scheduler->Fail(plan.id, outcome.status.error());
     return;
   }
+  draft_budget = outcome.draft_budget;
+  draft_budgets += outcome.draft_budget;
+  draft_saved_s += outcome.saved_us * 1e-6;
   ReportPrefill(plan);
   for (StepOutcome::Scores& scores : outcome.scores) {
     const auto found = live.find(plan.prefill[scores.prefill].request);
@@ -217,6 +220,9 @@ void Engine::Impl::UpdateStats() {
   std::lock_guard lock(mutex);
   stats.scheduler = scheduler->stats();
   stats.speculation = speculation;
+  stats.draft_budget = draft_budget;
+  stats.draft_budgets = draft_budgets;
+  stats.draft_saved_s = draft_saved_s;
   stats.steps_failed = steps_failed;
   stats.running = scheduler->running();
   stats.waiting = scheduler->waiting();

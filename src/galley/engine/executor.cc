@@ -85,6 +85,8 @@ void StepOutcome::Clear() {
   scores.clear();
   tokens.clear();
   drafts.clear();
+  draft_budget = 0;
+  saved_us = 0;
 }
 
 Status Executor::Prepare() {
@@ -97,7 +99,7 @@ Status Executor::Prepare() {
   const SpeculationOptions& speculation = options_.speculation;
   // Whoever fixes or watches acceptance wants every draft verified, and needs no calibration: `galley calibrate` does,
   // to write it, so that a file that cannot be read can be made again.
-  if (drafter_ != nullptr && speculation.fixed_accepted < 0 && !speculation.on_round) {
+  if (drafter_ != nullptr && speculation.adaptive && speculation.fixed_accepted < 0 && !speculation.on_round) {
     ASSIGN_OR_RETURN(calibration_, LoadCalibration(options_.model_dir));
     planner_.emplace(sched::VerifyOptions{.drafts = speculation.draft_tokens}, decode_cost_);
   }
@@ -248,7 +250,8 @@ Status Executor::RunStep(const StepJob& job, StepOutcome& outcome) {
   const auto microseconds = [](auto from, auto to) {
     return std::chrono::duration<double, std::micro>(to - from).count();
   };
-  ReportStep(job, microseconds(forward_begin, forward_end), microseconds(draw_begin, std::chrono::steady_clock::now()));
+  ReportStep(job, microseconds(forward_begin, forward_end), microseconds(draw_begin, std::chrono::steady_clock::now()),
+             outcome);
   return ScorePrompts(job, inputs_.size() - job.plan.prefill.size(), outcome);
 }
 

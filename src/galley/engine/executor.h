@@ -87,6 +87,8 @@ struct StepOutcome {
     int accepted = 0;
   };
   std::vector<Drafts> drafts;  // one for each draw
+  int draft_budget = 0;        // drafts that the step was to verify
+  double saved_us = 0;         // by drafts, against one token a step; 0 where that is not known
 
   void Reserve(int slots, int tokens_each);
   // Keeps the memory.
@@ -180,10 +182,12 @@ class Executor {
   [[nodiscard]] model::SequenceInput DecodeInput(const sched::SequenceRows& rows, const Verify& verify);
   // Proposes drafts for asks_ within the budget of verify rows; asking_ names their places in plan.decode.
   [[nodiscard]] Status ProposeDrafts(const StepJob& job);
+  // Only so many of asks_, other ones each turn.
+  void KeepAsks(std::size_t count, std::size_t turn);
   // Of the proposals, as many drafts as the budget allows, best survivals first.
   void ChooseLengths(int budget, std::span<const Proposal> proposals);
   // Tells the planner what the step came to.
-  void ReportStep(const StepJob& job, double forward_us, double sampler_us);
+  void ReportStep(const StepJob& job, double forward_us, double sampler_us, StepOutcome& outcome);
   // Masks of the step's draws are asked for.
   void StartMasks(const StepJob& job);
   // Whether the backend can draw the step's tokens, so that only they come back: nothing changes logits or asks for
@@ -232,6 +236,7 @@ class Executor {
   std::vector<float> survivals_;                               // of the step's proposals, draft_tokens each
   std::vector<int> lengths_;                                   // drafts to verify, as asks_
   double draft_us_ = 0;                                        // of the step
+  int draft_budget_ = 0;                                       // of the step
   std::vector<MaskJob> mask_jobs_;                             // of the step
   std::vector<int> mask_of_;                                   // [draws of the step] in mask_jobs_; -1: unconstrained
   std::vector<std::uint32_t> mask_words_;                      // of all of mask_jobs_

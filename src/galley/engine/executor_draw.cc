@@ -54,6 +54,7 @@ Status Executor::PlanVerify(const StepJob& job) {
   asking_.clear();
   survivals_.clear();
   draft_us_ = 0;
+  draft_budget_ = 0;
   for (std::size_t i = 0; i < job.plan.decode.size(); ++i) {
     const sched::SequenceRows& rows = job.plan.decode[i];
     const StepJob::Draw& draw = job.draws[static_cast<std::size_t>(rows.first_draw)];
@@ -88,12 +89,19 @@ Status Executor::ProposeDrafts(const StepJob& job) {
     for (const DraftAsk& ask : asks_) rows += ask.most;
     const auto running =
         static_cast<int>(std::ranges::count_if(verifies_, [](const Verify& v) { return !v.tokens.empty(); }));
-    budget = planner_->Next(job.plan.id, running, static_cast<int>(asks_.size()), running + rows).drafts;
+    const sched::VerifyBudget planned =
+        planner_->Next(job.plan.id, running, static_cast<int>(asks_.size()), running + rows);
+    budget = planned.drafts;
     if (budget == 0) return {};
+    KeepAsks(static_cast<std::size_t>(planned.drafting), static_cast<std::size_t>(job.plan.id));
   }
+  draft_budget_ = budget;
   const auto begin = std::chrono::steady_clock::now();
-  ASSIGN_OR_RETURN(const std::span<const Proposal> proposals, drafter_->Propose(asks_));
+  ASSIGN_OR_RETURN(const std::span<Proposal> proposals, drafter_->Propose(asks_));
   draft_us_ = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+  if (options_.speculation.alter) {
+    for (std::size_t k = 0; k < asks_.size(); ++k) options_.speculation.alter(asks_[k], proposals[k]);
+  }
   lengths_.assign(asks_.size(), options_.speculation.draft_tokens);
   if (planner_) ChooseLengths(budget, proposals);
   for (std::size_t k = 0; k < asking_.size(); ++k) {
@@ -106,6 +114,15 @@ Status Executor::ProposeDrafts(const StepJob& job) {
     if (options_.speculation.mode == SpeculationMode::kRejection) verify.draft_logits = proposals[k].logits;
   }
   return {};
+}
+
+void Executor::KeepAsks(std::size_t count, std::size_t turn) {
+  if (count >= asks_.size()) return;
+  const auto first = static_cast<std::ptrdiff_t>(turn * count % asks_.size());
+  std::ranges::rotate(asks_, asks_.begin() + first);
+  std::ranges::rotate(asking_, asking_.begin() + first);
+  asks_.resize(count);
+  asking_.resize(count);
 }
 
 void Executor::ChooseLengths(int budget, std::span<const Proposal> proposals) {
@@ -121,18 +138,22 @@ void Executor::ChooseLengths(int budget, std::span<const Proposal> proposals) {
   sched::ChooseRows(survivals_, static_cast<int>(depth), budget, lengths_, sorted_);
 }
 
-void Executor::ReportStep(const StepJob& job, double forward_us, double sampler_us) {
+void Executor::ReportStep(const StepJob& job, double forward_us, double sampler_us, StepOutcome& outcome) {
+  outcome.draft_budget = draft_budget_;
   if (!planner_) return;
   std::int64_t rows = 0;
   for (const Verify& verify : verifies_) rows += static_cast<std::int64_t>(verify.tokens.size());
   // Prompt rows of the same pass would count as time of the decode rows.
   const bool alone = job.plan.prefill.empty();
-  planner_->Report(job.plan.id, survivals_, options_.speculation.draft_tokens,
-                   {.rows = rows,
-                    .drafting = draft_us_ > 0 ? static_cast<std::int64_t>(asks_.size()) : 0,
-                    .forward_us = alone ? forward_us : 0,
-                    .sampler_us = alone ? sampler_us : 0,
-                    .draft_us = draft_us_});
+  const sched::VerifyCost::Measured measured{.rows = rows,
+                                             .drafting = draft_us_ > 0 ? static_cast<std::int64_t>(asks_.size()) : 0,
+                                             .forward_us = alone ? forward_us : 0,
+                                             .sampler_us = alone ? sampler_us : 0,
+                                             .draft_us = draft_us_};
+  planner_->Report(job.plan.id, survivals_, options_.speculation.draft_tokens, measured);
+  const auto running = std::ranges::count_if(verifies_, [](const Verify& v) { return !v.tokens.empty(); });
+  if (alone && draft_us_ > 0)
+    outcome.saved_us = planner_->Saved(running, static_cast<std::int64_t>(outcome.tokens.size()), measured);
 }
 
 model::SequenceInput Executor::DecodeInput(const sched::SequenceRows& rows, const Verify& verify) {

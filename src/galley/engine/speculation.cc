@@ -35,7 +35,7 @@ class HeadDrafter final : public Drafter {
     inputs_.reserve(proposals_.size());
   }
 
-  [[nodiscard]] Result<std::span<const Proposal>> Propose(std::span<const DraftAsk> asks) override {
+  [[nodiscard]] Result<std::span<Proposal>> Propose(std::span<const DraftAsk> asks) override {
     inputs_.clear();
     for (const DraftAsk& ask : asks) {
       inputs_.push_back({.slot = ask.slot,
@@ -66,7 +66,7 @@ class NgramDrafter final : public Drafter {
  public:
   explicit NgramDrafter(LoadedModel& loaded) : proposals_(EmptyProposals(loaded)) {}
 
-  [[nodiscard]] Result<std::span<const Proposal>> Propose(std::span<const DraftAsk> asks) override {
+  [[nodiscard]] Result<std::span<Proposal>> Propose(std::span<const DraftAsk> asks) override {
     CHECK(asks.size() <= proposals_.size()) << asks.size() << " sequences ask for drafts";
     for (std::size_t i = 0; i < asks.size(); ++i) {
       Proposal& proposal = proposals_[i];
@@ -134,13 +134,13 @@ void SpeculationCounts::Add(int drafts, int verify, int accept) {
   for (int i = 0; i < accept; ++i) ++accepted_at[static_cast<std::size_t>(i)];
 }
 
-void SpeculationCounts::Add(const SpeculationCounts& other) {
-  rounds += other.rounds;
-  drafted += other.drafted;
-  verified += other.verified;
-  accepted += other.accepted;
-  for (std::size_t i = 0; i < verified_at.size(); ++i) verified_at[i] += other.verified_at[i];
-  for (std::size_t i = 0; i < accepted_at.size(); ++i) accepted_at[i] += other.accepted_at[i];
+void SpeculationCounts::Combine(const SpeculationCounts& other, int sign) {
+  rounds += sign * other.rounds;
+  drafted += sign * other.drafted;
+  verified += sign * other.verified;
+  accepted += sign * other.accepted;
+  for (std::size_t i = 0; i < verified_at.size(); ++i) verified_at[i] += sign * other.verified_at[i];
+  for (std::size_t i = 0; i < accepted_at.size(); ++i) accepted_at[i] += sign * other.accepted_at[i];
 }
 
 std::unique_ptr<Drafter> MakeDrafter(SpeculationMode mode, LoadedModel& loaded) {

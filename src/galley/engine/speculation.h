@@ -36,16 +36,24 @@ enum class SpeculationMode {
 // "auto", "off", …; nothing for another name.
 [[nodiscard]] std::optional<SpeculationMode> SpeculationModeFor(std::string_view name);
 
+struct DraftAsk;
+struct Proposal;
+
 inline constexpr int kDraftTokensMax = 5;  // what rings can take back when the model does not say
 
 struct SpeculationOptions {
   SpeculationMode mode = SpeculationMode::kAuto;
   int draft_tokens = kDraftTokensMax;  // most drafts a step; 0: off
+  // Verify as many drafts a step as pay, by confidences and measured times; false: every draft of every step.
+  bool adaptive = true;
   // Not negative: as many drafts a round are taken as accepted, on average, whatever the model says. For comparing
   // speeds; the output is then worth nothing.
   double fixed_accepted = -1;
   // Told of every round whose drafts were all verified, on the engine's device thread. For calibration.
   std::function<void(DraftRound round)> on_round = {};
+  // Changes proposals before they are verified, on the engine's device thread; as many tokens as confidences, and no
+  // more than asked for. For tests: what is drafted must not matter.
+  std::function<void(const DraftAsk& ask, Proposal& proposal)> alter = {};
 
   // What `config` makes of them: never kAuto; kOff when no drafts can come. Errors: kInvalidArgument naming the field.
   [[nodiscard]] Result<SpeculationOptions> Resolve(const model::Config& config) const;
@@ -61,7 +69,11 @@ struct SpeculationCounts {
   std::array<std::int64_t, kDraftTokensMax> accepted_at = {};
 
   void Add(int drafts, int verify, int accept);
-  void Add(const SpeculationCounts& other);
+  void Add(const SpeculationCounts& other) { Combine(other, 1); }
+  void Subtract(const SpeculationCounts& earlier) { Combine(earlier, -1); }
+
+ private:
+  void Combine(const SpeculationCounts& other, int sign);
 };
 
 // What a drafter is told about a sequence.
@@ -85,7 +97,7 @@ class Drafter {
  public:
   virtual ~Drafter() = default;
   // One proposal for each, in their order, valid until the next call. Errors: kDevice.
-  [[nodiscard]] virtual Result<std::span<const Proposal>> Propose(std::span<const DraftAsk> asks) = 0;
+  [[nodiscard]] virtual Result<std::span<Proposal>> Propose(std::span<const DraftAsk> asks) = 0;
 };
 
 // Null for kOff. `loaded` must outlive it.

@@ -14,6 +14,10 @@ namespace {
 constexpr double kNewest = 0.05;
 // Weight of the newest step in the correction of the cost curve.
 constexpr double kCorrectionStep = 0.2;
+// Of the sequences that could have drafts one in so many gets some in a trial where none is best.
+constexpr int kTrialPart = 8;
+// No part of a step takes longer, in microseconds.
+constexpr double kLongest = 3.6e9;
 // A budget that is better by this factor is another one.
 constexpr double kChanged = 1.04;
 
@@ -32,8 +36,9 @@ SurvivalCurve SurvivalCurve::Of(std::span<const float> survivals, int per_sequen
   constexpr int kClasses = 1024;
   std::array<int, kClasses> count{};
   std::array<double, kClasses> sum{};
-  for (const float survival : survivals) {
-    const auto place = kv::Idx(std::clamp(static_cast<int>(survival * kClasses), 0, kClasses - 1));
+  for (const float given : survivals) {
+    const float survival = given >= 0 && given <= 1 ? given : 0;  // NaN has no class
+    const auto place = kv::Idx(std::min(static_cast<int>(survival * kClasses), kClasses - 1));
     ++count[place];
     sum[place] += static_cast<double>(survival);
   }
@@ -74,18 +79,19 @@ double VerifyCost::Predict(std::int64_t rows, std::int64_t drafting) const {
 }
 
 void VerifyCost::Observe(const Measured& measured) {
-  if (measured.rows > 0 && measured.forward_us > 0) {
+  const auto known = [](double us) { return us > 0 && us < kLongest; };  // NaN is not
+  if (measured.rows > 0 && known(measured.forward_us)) {
     forward_->Observe(measured.rows, measured.forward_us);
     // The curve has taken its part already; what is left is what all sizes have in common now and had not before.
     const double ratio = std::clamp(measured.forward_us / forward_->Predict(measured.rows), 0.8, 1.25);
     correction_ += kCorrectionStep * (ratio - correction_);
   }
-  if (measured.rows > 0 && measured.sampler_us > 0) {
+  if (measured.rows > 0 && known(measured.sampler_us)) {
     const double each = measured.sampler_us / static_cast<double>(measured.rows);
     sampler_row_us_ = sampler_seen_ ? sampler_row_us_ + 0.1 * (each - sampler_row_us_) : each;
     sampler_seen_ = true;
   }
-  if (measured.drafting > 0 && measured.draft_us > 0) draft_.Observe(measured.drafting, measured.draft_us);
+  if (measured.drafting > 0 && known(measured.draft_us)) draft_.Observe(measured.drafting, measured.draft_us);
 }
 
 VerifyBudget PlanBudget(const SurvivalCurve& curve, int sequences, int drafting, int per_sequence, int drafts_most,
@@ -97,6 +103,7 @@ VerifyBudget PlanBudget(const SurvivalCurve& curve, int sequences, int drafting,
   const auto offer = [&](int drafts) {
     const double gain = drafting * curve.Gain(static_cast<double>(drafts) / all);
     const VerifyBudget budget{.drafts = drafts,
+                              .drafting = drafting,
                               .expected_tokens = sequences + gain,
                               .predicted_us = cost.Predict(sequences + drafts, drafting)};
     if (best.drafts == 0 || budget.rate() > best.rate()) best = budget;
@@ -146,20 +153,12 @@ VerifyBudget VerifyPlanner::Next(StepId step, int sequences, int drafting, int r
     seen.step = -1;
   }
   const int most = std::min(rows_most - sequences, drafting * options_.drafts);
-  const VerifyBudget none{
-      .drafts = 0, .expected_tokens = static_cast<double>(sequences), .predicted_us = cost_.Predict(sequences, 0)};
+  const VerifyBudget none = Priced(0, sequences, drafting);
   if (most < 1) return none;
   VerifyBudget best = PlanBudget(average_, sequences, drafting, options_.drafts, most, cost_);
   if (best.rate() < none.rate() * options_.gain_least) best = none;
   // What was best before is clearly worse now: something has changed, so it is worth trying more often again.
-  VerifyBudget before = none;
-  if (last_.drafts > 0) {
-    const int drafts = std::min(last_.drafts, most);
-    before = {.drafts = drafts,
-              .expected_tokens =
-                  sequences + drafting * average_.Gain(static_cast<double>(drafts) / (drafting * options_.drafts)),
-              .predicted_us = cost_.Predict(sequences + drafts, drafting)};
-  }
+  const VerifyBudget before = Priced(std::min(last_.drafts, most), sequences, drafting);
   if (best.rate() > kChanged * before.rate()) trial_gap_ = options_.trial_steps;
   last_ = best;
   if (best.drafts > 0) {
@@ -169,18 +168,29 @@ VerifyBudget VerifyPlanner::Next(StepId step, int sequences, int drafting, int r
   if (++since_trial_ < trial_gap_ && !average_.empty()) return best;
   since_trial_ = 0;
   trial_gap_ = std::min(trial_gap_ * 2, options_.trial_steps_most);
-  return Try(best, sequences, most);
+  return Try(best, sequences, drafting, most);
 }
 
-// Another size in turn: none, half, double. Where none is best, a few.
-VerifyBudget VerifyPlanner::Try(const VerifyBudget& best, int sequences, int most) {
+VerifyBudget VerifyPlanner::Priced(int drafts, int sequences, int drafting) const {
+  VerifyBudget budget{.drafts = drafts,
+                      .drafting = drafts > 0 ? drafting : 0,
+                      .expected_tokens = static_cast<double>(sequences),
+                      .predicted_us = cost_.Predict(sequences + drafts, drafts > 0 ? drafting : 0)};
+  if (drafts > 0)
+    budget.expected_tokens += drafting * average_.Gain(static_cast<double>(drafts) / (drafting * options_.drafts));
+  return budget;
+}
+
+// Another size in turn: none, half, double. Where none is best, a few rows of a few sequences: a trial that is likely
+// to lose must not cost what drafting for everybody does.
+VerifyBudget VerifyPlanner::Try(const VerifyBudget& best, int sequences, int drafting, int most) {
+  if (best.drafts == 0) {
+    const int some = std::max(1, drafting / kTrialPart);
+    return Priced(std::clamp(sequences / 2, 1, std::min(most, some * options_.drafts)), sequences, some);
+  }
   const std::array other = {0, best.drafts / 2, best.drafts * 2};
-  const int drafts =
-      best.drafts == 0 ? std::max(1, sequences / 2) : other[static_cast<std::size_t>(trials_++) % other.size()];
-  VerifyBudget trial = best;
-  trial.drafts = std::clamp(drafts, 0, most);
-  trial.predicted_us = cost_.Predict(sequences + trial.drafts, trial.drafts > 0 ? sequences : 0);
-  return trial;
+  const int drafts = other[static_cast<std::size_t>(trials_++) % other.size()];
+  return Priced(std::clamp(drafts, 0, most), sequences, drafting);
 }
 
 void VerifyPlanner::Report(StepId step, std::span<const float> survivals, int per_sequence,
@@ -192,6 +202,12 @@ void VerifyPlanner::Report(StepId step, std::span<const float> survivals, int pe
     if (seen.step < place->step) place = &seen;
   }
   *place = {.step = step, .curve = SurvivalCurve::Of(survivals, per_sequence)};
+}
+
+double VerifyPlanner::Saved(std::int64_t sequences, std::int64_t tokens, const VerifyCost::Measured& measured) const {
+  if (sequences < 1) return 0;
+  const double steps = static_cast<double>(tokens) / static_cast<double>(sequences);
+  return steps * cost_.Predict(sequences, 0) - measured.forward_us - measured.sampler_us - measured.draft_us;
 }
 
 bool VerifyPlanner::Drafts(QuenchState& sequence) const {

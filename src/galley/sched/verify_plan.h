@@ -68,7 +68,8 @@ class VerifyCost {
 };
 
 struct VerifyBudget {
-  int drafts = 0;  // rows to verify beside each sequence's newest token; 0: propose no drafts at all
+  int drafts = 0;    // rows to verify beside each sequence's newest token; 0: propose no drafts at all
+  int drafting = 0;  // sequences to propose drafts for; fewer than could have some where only trying
   double expected_tokens = 0;
   double predicted_us = 0;
   [[nodiscard]] double rate() const { return predicted_us > 0 ? expected_tokens / predicted_us : 0; }
@@ -91,7 +92,7 @@ struct VerifyOptions {
   // Gain below which drafting counts as not worth its trouble.
   double gain_least = 1.005;
   // Steps between trials of another budget: the cost of sizes that never run is not known. Doubles up to the second as
-  // long as trials change nothing.
+  // long as trials change nothing. Where no drafts are best, a trial is of an eighth of the sequences.
   int trial_steps = 8;
   int trial_steps_most = 256;
   CostCurve::Prior draft_cost = {.base_us = 300, .row_us = 2};
@@ -117,6 +118,9 @@ class VerifyPlanner {
   // What a step came to: survivals of the drafts proposed in it, `per_sequence` for each that had some, and times.
   void Report(StepId step, std::span<const float> survivals, int per_sequence, const VerifyCost::Measured& measured);
 
+  // Microseconds that a step with drafts took less than as many tokens without would have; negative when it lost.
+  [[nodiscard]] double Saved(std::int64_t sequences, std::int64_t tokens, const VerifyCost::Measured& measured) const;
+
   // Whether to propose drafts for the sequence in the next step. To be asked once a step for each decoding sequence.
   [[nodiscard]] bool Drafts(QuenchState& sequence) const;
   // Drafts of the sequence that were verified and accepted in a step.
@@ -127,7 +131,9 @@ class VerifyPlanner {
     StepId step = -1;
     SurvivalCurve curve;
   };
-  [[nodiscard]] VerifyBudget Try(const VerifyBudget& best, int sequences, int most);
+  // What so many drafts bring and cost.
+  [[nodiscard]] VerifyBudget Priced(int drafts, int sequences, int drafting) const;
+  [[nodiscard]] VerifyBudget Try(const VerifyBudget& best, int sequences, int drafting, int most);
 
   VerifyOptions options_;
   VerifyCost cost_;

@@ -138,6 +138,138 @@ class PlannerTest : public testing::Test {
   }
 };
 
+// With one draft of ten that is ever right, trials go on, but rarely, and for one sequence of eight: what drafting
+// costs where it does not pay. 400 steps: 2 before the first report counts, then after 8, 16, 32, 64, 128 steps and so
+// on.
+TEST(PlannerTrials, WhereDraftsDoNotPayOnlyAFewSequencesTryThemNowAndThen) {
+  CostCurve curve({.base_us = 1000, .row_us = 1000});
+  VerifyPlanner planner({.drafts = 5, .draft_cost = {.base_us = 2000, .row_us = 2000}}, curve);
+  int trials = 0, drafting = 0;
+  for (StepId step = 0; step < 400; ++step) {
+    const VerifyBudget budget = planner.Next(step, 16, 16, 96);
+    EXPECT_EQ(budget.drafting > 0, budget.drafts > 0);
+    const std::vector<float> survivals(static_cast<std::size_t>(budget.drafting) * 5, 0.1F);
+    const double draft_us = budget.drafting > 0 ? 2000.0 * budget.drafting : 0;
+    planner.Report(step, survivals, 5,
+                   {.rows = 16 + budget.drafts,
+                    .drafting = budget.drafting,
+                    .forward_us = 1000.0 * (16 + budget.drafts),
+                    .sampler_us = 0,
+                    .draft_us = draft_us});
+    if (budget.drafts == 0) continue;
+    ++trials;
+    drafting += budget.drafting;
+    EXPECT_LE(budget.drafting, 2);
+    EXPECT_LE(budget.drafts, budget.drafting * 5);
+  }
+  EXPECT_GE(trials, 3);
+  EXPECT_LE(trials, 12);
+  EXPECT_LE(drafting, 24);  // of the 6,400 that could have drafted
+}
+
+// A trial says what it itself comes to, not what the best budget would: 4 tokens and some in the time of its own rows.
+TEST(PlannerTrials, AreTrueToTheirOwnSize) {
+  CostCurve curve({.base_us = 1000, .row_us = 100});
+  const VerifyOptions options{.drafts = 2, .trial_steps = 4, .trial_steps_most = 4, .draft_cost = {50, 10}};
+  VerifyPlanner planner(options, curve);
+  bool none = false, more = false;
+  for (StepId step = 0; step < 40; ++step) {
+    const VerifyBudget budget = planner.Next(step, 4, 3, 100);
+    const std::vector<float> survivals = {0.9F, 0.3F, 0.9F, 0.3F, 0.9F, 0.3F};
+    planner.Report(step, survivals, 2, {});
+    EXPECT_DOUBLE_EQ(budget.predicted_us,
+                     1000 + 100 * (3 + budget.drafts) + (budget.drafting > 0 ? 50 + 10 * (budget.drafting - 1) : 0));
+    EXPECT_GE(budget.expected_tokens, 4);
+    if (budget.drafts == 0) {
+      none = true;
+      EXPECT_EQ(budget.expected_tokens, 4);
+    }
+    if (step > 2 && budget.drafts == 6) {
+      more = true;
+      EXPECT_NEAR(budget.expected_tokens, 4 + 3 * 1.2, 0.01);
+    }
+  }
+  EXPECT_TRUE(none && more) << "not every kind of trial came";
+}
+
+// Nine tokens of two sequences stand for 4.5 plain steps of 1010 us each.
+TEST_F(PlannerTest, SavedTimeIsThatOfThePlainStepsItStoodFor) {
+  EXPECT_NEAR(planner_.Saved(2, 9, {.rows = 8, .drafting = 2, .forward_us = 600, .sampler_us = 0, .draft_us = 100}),
+              4.5 * 1010 - 700, 1e-6);
+  EXPECT_EQ(planner_.Saved(0, 0, {}), 0);
+}
+
+// Whatever it is told, a budget stays within what there is.
+TEST(PlannerFuzz, OddInputsGiveBudgetsWithinBounds) {
+  const std::uint32_t seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+  const double times[] = {0, -1, nan, inf, -inf, 1e-300, 1e300, 1, 500, 20'000};
+  const float chances[] = {
+      0, 1, -1, 2, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 0.5F, 0.99F};
+  const auto time = [&] { return times[random() % std::size(times)]; };
+  for (int round = 0; round < 300; ++round) {
+    CostCurve curve({.base_us = random() % 4 == 0 ? 0.0 : 1000, .row_us = random() % 2 == 0 ? 0.0 : 50});
+    const int depth = 1 + static_cast<int>(random() % 5);
+    VerifyPlanner planner({.drafts = depth, .draft_cost = {.base_us = 0, .row_us = 0}}, curve);
+    QuenchState quench;
+    StepId step = 0;
+    for (int i = 0; i < 60; ++i) {
+      step += static_cast<StepId>(random() % 3);  // the same one twice, and gaps
+      const int sequences = static_cast<int>(random() % 70);
+      const int drafting = sequences == 0 ? 0 : static_cast<int>(random() % static_cast<unsigned>(sequences + 1));
+      const int rows_most = static_cast<int>(random() % 500);
+      const VerifyBudget budget = planner.Next(step, sequences, drafting, rows_most);
+      ASSERT_GE(budget.drafts, 0);
+      ASSERT_LE(budget.drafting, drafting);
+      ASSERT_LE(budget.drafts, budget.drafting * depth);
+      ASSERT_LE(budget.drafts, std::max(0, rows_most - sequences));
+      ASSERT_EQ(budget.drafts > 0, budget.drafting > 0);
+      std::vector<float> survivals(static_cast<std::size_t>(budget.drafting * depth));
+      for (float& s : survivals) s = chances[random() % std::size(chances)];
+      if (random() % 2 == 0) {
+        for (std::size_t at = 0; at < survivals.size(); at += static_cast<std::size_t>(depth))
+          ToSurvivals(std::span(survivals).subspan(at, static_cast<std::size_t>(depth)));
+      }
+      planner.Report(step, survivals, depth,
+                     {.rows = sequences + budget.drafts,
+                      .drafting = budget.drafting,
+                      .forward_us = time(),
+                      .sampler_us = time(),
+                      .draft_us = time()});
+      if (planner.Drafts(quench)) planner.Accepted(quench, depth, static_cast<int>(random() % (depth + 1u)));
+      ASSERT_GE(quench.rest, 0);
+      ASSERT_LE(quench.rest, 512);
+    }
+  }
+}
+
+// After nonsense the curves are still numbers: true reports bring a paying budget back.
+TEST(PlannerFuzz, NonsenseDoesNotStay) {
+  const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  CostCurve curve({.base_us = 1000, .row_us = 10});
+  VerifyPlanner planner({.drafts = 2, .draft_cost = {.base_us = 20, .row_us = 0}}, curve);
+  const std::vector<float> bad(2, std::numeric_limits<float>::quiet_NaN()), good = {0.9F, 0.8F};
+  StepId step = 0;
+  for (const double odd : {nan, inf, -inf, 1e300, 0.0}) {
+    for (int i = 0; i < 5; ++i, ++step)
+      planner.Report(step, bad, 2, {.rows = 3, .drafting = 1, .forward_us = odd, .sampler_us = odd, .draft_us = odd});
+  }
+  int paying = 0;
+  for (int i = 0; i < 600; ++i, ++step) {
+    const VerifyBudget budget = planner.Next(step, 1, 1, 100);
+    if (i >= 500 && budget.drafts > 0) ++paying;
+    planner.Report(step, budget.drafts > 0 ? std::span<const float>(good) : std::span<const float>(), 2,
+                   {.rows = 1 + budget.drafts,
+                    .drafting = budget.drafting,
+                    .forward_us = 1000 + 10.0 * budget.drafts,
+                    .sampler_us = 1,
+                    .draft_us = budget.drafting > 0 ? 20.0 : 0});
+  }
+  EXPECT_GT(paying, 90);
+}
+
 // The budget cannot see its own step's drafts nor those of the step before, whether or not they are there already.
 TEST_F(PlannerTest, UsesReportsThatAreTwoStepsOld) {
   Report(0, 0.9F, 0.8F);

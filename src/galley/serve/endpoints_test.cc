@@ -160,6 +160,9 @@ TEST(Metrics, HaveBothNamesAndCount) {
         "galley_e2e_request_latency_seconds_bucket{model_name=\"nano\",le=\"+Inf\"} 1\n",
         "galley_http_requests_total{model_name=\"nano\",route=\"/chat/completions\",status=\"400\"} 1\n",
         "galley_requests_refused_total{model_name=\"nano\",why=\"invalid\"} 1\n", "vllm:kv_cache_usage_perc",
+        "galley_drafts_accepted_total{model_name=\"nano\"} 0\n", "vllm:spec_decode_num_draft_tokens_total",
+        "galley_draft_time_saved_seconds", "galley_draft_budget{", "galley_draft_accepted_mean{",
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=\"nano\",position=\"4\"} 0\n",
         "vllm:prefix_cache_queries_total", "vllm:num_preemptions_total", "vllm:cache_config_info{",
         "# TYPE vllm:inter_token_latency_seconds histogram\n"})
     EXPECT_THAT(text, HasSubstr(line));

@@ -239,6 +239,7 @@ void Exchange::Take(std::size_t index, const engine::TokenEvent& event) {
   if (branch.ended || state_ == ReplyState::kDone) return;
   if (times_.first_token_s < 0) times_.first_token_s = Now();
   if (branch.batch_tokens++ == 0) touched_.push_back(at);
+  branch.accepted_drafts += event.token.from_draft ? 1 : 0;
   const engine::EngineRequest& request = request_.prompts[submission.prompt].request;
   const TokenId id = event.token.id;
   if (std::find(request.stop_ids.begin(), request.stop_ids.end(), id) != request.stop_ids.end()) {
@@ -438,7 +439,7 @@ void Exchange::RecordGaps() {
 }
 
 Json Exchange::UsageJson() const {
-  std::int64_t prompt_tokens = 0, completion_tokens = 0, reasoning_tokens = 0;
+  std::int64_t prompt_tokens = 0, completion_tokens = 0, reasoning_tokens = 0, accepted_drafts = 0;
   bool has_reasoning = false;
   for (const PreparedPrompt& prompt : request_.prompts)
     prompt_tokens += static_cast<std::int64_t>(prompt.request.prompt_ids.size());
@@ -447,12 +448,16 @@ Json Exchange::UsageJson() const {
     completion_tokens += usage.completion_tokens;
     reasoning_tokens += usage.reasoning_tokens.value_or(0);
     has_reasoning = has_reasoning || usage.reasoning_tokens.has_value();
+    accepted_drafts += branch.accepted_drafts;
   }
   Json usage = Json::MakeObject({{"prompt_tokens", prompt_tokens},
                                  {"completion_tokens", completion_tokens},
                                  {"total_tokens", prompt_tokens + completion_tokens},
                                  {"prompt_tokens_details", Json::MakeObject({{"cached_tokens", cached_tokens()}})}});
-  if (has_reasoning) usage.Set("completion_tokens_details", Json::MakeObject({{"reasoning_tokens", reasoning_tokens}}));
+  Json details(Json::Object{});
+  if (has_reasoning) details.Set("reasoning_tokens", reasoning_tokens);
+  if (accepted_drafts > 0) details.Set("accepted_prediction_tokens", accepted_drafts);
+  if (!details.if_object()->empty()) usage.Set("completion_tokens_details", std::move(details));
   usage.Set("prompt_cache_hit_tokens", cached_tokens());
   usage.Set("prompt_cache_miss_tokens", std::max<std::int64_t>(0, prompt_tokens - cached_tokens()));
   return usage;

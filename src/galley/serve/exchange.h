@@ -90,6 +90,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     bool began = false;
     bool ended = false;
     std::int64_t stop_ids = 0;  // drawn tokens that are no part of the text
+    std::int64_t accepted_drafts = 0;
     std::int64_t batch_tokens = 0;
     double last_token_s = -1;
   };

@@ -111,6 +111,7 @@ struct FakeEngine::Impl {
       for (int k = 0; k < request.request.sampling.top_logprobs; ++k)
         event.token.alternatives.push_back(
             {k == 0 ? id : static_cast<TokenId>(300 + k), -0.5F - static_cast<float>(k)});
+      event.token.from_draft = options.drafts && branch.said > 1;
       request.sink(event);
       if (id == eos)
         Finish(request, index, sched::FinishReason::kStop);

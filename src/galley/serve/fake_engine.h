@@ -21,6 +21,7 @@ struct FakeEngineOptions {
   std::int64_t cached_tokens = 0;         // what every request finds in the cache
   // Tokens of a branch. Default: none, so that the answer is empty.
   std::function<std::vector<TokenId>(const engine::EngineRequest& request, int branch)> say{};
+  bool drafts = false;  // every token of a branch but the first is an accepted draft
   std::optional<Error> fail_submit{};
   std::optional<Error> fail_after{};  // ends every branch once its tokens are out
 };

@@ -55,6 +55,25 @@ constexpr Sample kSamples[] = {
      [](const Gauges& g) { return Of(g.engine.scheduler.decode_rows); }},
     {"prefill_rows_total", "", Kind::kCounter, "Rows of steps that took in prompts.",
      [](const Gauges& g) { return Of(g.engine.scheduler.prefill_rows); }},
+    {"draft_rounds_total", "spec_decode_num_drafts_total", Kind::kCounter, "Steps of a sequence that had drafts.",
+     [](const Gauges& g) { return Of(g.engine.speculation.rounds); }},
+    {"drafts_proposed_total", "", Kind::kCounter, "Drafts that were proposed.",
+     [](const Gauges& g) { return Of(g.engine.speculation.drafted); }},
+    {"drafts_verified_total", "spec_decode_num_draft_tokens_total", Kind::kCounter, "Drafts that were verified.",
+     [](const Gauges& g) { return Of(g.engine.speculation.verified); }},
+    {"drafts_accepted_total", "spec_decode_num_accepted_tokens_total", Kind::kCounter, "Drafts that became tokens.",
+     [](const Gauges& g) { return Of(g.engine.speculation.accepted); }},
+    {"draft_accepted_mean", "", Kind::kGauge, "Accepted drafts of a round, on average so far.",
+     [](const Gauges& g) {
+       const engine::SpeculationCounts& counts = g.engine.speculation;
+       return counts.rounds == 0 ? 0.0 : Of(counts.accepted) / Of(counts.rounds);
+     }},
+    {"draft_budget", "", Kind::kGauge, "Drafts that the last step was to verify.",
+     [](const Gauges& g) { return Of(g.engine.draft_budget); }},
+    {"draft_budget_total", "", Kind::kCounter, "Drafts that steps were to verify.",
+     [](const Gauges& g) { return Of(g.engine.draft_budgets); }},
+    {"draft_time_saved_seconds", "", Kind::kGauge, "Time that drafts saved, estimated; negative where they cost some.",
+     [](const Gauges& g) { return g.engine.draft_saved_s; }},
     {"shared_prefix_waits_total", "", Kind::kCounter, "Requests that waited for another's blocks instead of computing.",
      [](const Gauges& g) { return Of(g.engine.scheduler.shared_waits); }},
     {"draining", "", Kind::kGauge, "1 while the server shuts down.",
@@ -99,6 +118,17 @@ class Page {
     Head(name, "counter", help);
     for (const auto& [value, count] : counts)
       Value(name, fmt::format("{}=\"{}\"", label, Escaped(value)), static_cast<double>(count));
+  }
+
+  // One series a place, from 0 on, under either name that is not empty.
+  void Places(std::string_view name, std::string_view other, std::string_view help,
+              std::span<const std::int64_t> counts) {
+    for (const std::string_view full : {name, other}) {
+      if (full.empty()) continue;
+      Head(full, "counter", help);
+      for (std::size_t i = 0; i < counts.size(); ++i)
+        Value(full, fmt::format("position=\"{}\"", i), static_cast<double>(counts[i]));
+    }
   }
 
   // Under both names.
@@ -193,6 +223,10 @@ std::string Metrics::Render(const Gauges& gauges) const {
                     gauges.engine.blocks_total, gauges.prefix_cache ? "True" : "False"),
         1);
   }
+  page.Places("galley_drafts_verified_by_place_total", "", "Drafts that were verified, by place in the draft.",
+              gauges.engine.speculation.verified_at);
+  page.Places("galley_drafts_accepted_by_place_total", "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+              "Drafts that became tokens, by place in the draft.", gauges.engine.speculation.accepted_at);
   std::lock_guard lock(mutex_);
   for (const std::string_view prefix : {"galley_", "vllm:"}) {
     page.Numbers(prefix, "prompt_tokens_total", "counter", "Prompt tokens of requests that ended.",

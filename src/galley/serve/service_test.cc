@@ -41,6 +41,17 @@ TEST(Service, AnswersAChatWhole) {
   served.WaitIdle();
 }
 
+TEST(Service, TheUsageTellsAcceptedDrafts) {
+  FakeEngineOptions options = Says("Hello there");
+  options.drafts = true;
+  Served served(options);
+  const std::size_t tokens = Saying(NanoTokenizer(), "Hello there").size();
+  const protocol::Json answer = served.Post("/v1/chat/completions", Chat())->json();
+  EXPECT_EQ(At(answer, "usage.completion_tokens_details.accepted_prediction_tokens"), std::to_string(tokens - 1));
+  Served plain(Says("Hello there"));
+  EXPECT_EQ(At(plain.Post("/v1/chat/completions", Chat())->json(), "usage.completion_tokens_details"), "absent");
+}
+
 TEST(Service, StreamsAChatAndEndsItOnce) {
   Served served(Says("Hello there"));
   const auto reply = served.Post("/chat/completions", Chat(R"(,"stream":true)"));

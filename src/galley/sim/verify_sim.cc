@@ -154,7 +154,11 @@ double PlannedThroughput(const VerifyCase& setting) {
         planner.Next(step, setting.sequences, static_cast<int>(drafting.size()), setting.sequences * (1 + kDrafts));
     // The step before has ended by now.
     if (in_flight) planner.Report(in_flight->step, in_flight->survivals, kDrafts, in_flight->measured);
-    if (budget.drafts == 0) drafting.clear();
+    if (static_cast<int>(drafting.size()) > budget.drafting) {
+      // As the executor does: another part each time.
+      std::ranges::rotate(drafting, drafting.begin() + step % static_cast<int>(drafting.size()));
+      drafting.resize(static_cast<std::size_t>(budget.drafting));
+    }
     world.Draft(step, drafting);
     lengths.assign(drafting.size(), 0);
     sched::ChooseRows(world.survivals(), kDrafts, budget.drafts, lengths, scratch);

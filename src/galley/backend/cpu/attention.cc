@@ -63,21 +63,30 @@ void CpuBackend::AttnIn(const AttnInArgs& args) {
 }
 
 template <typename Args, typename Places>
-void CpuBackend::RunAttention(const Args& args, BFloat16* unrotated, std::size_t places_max, const Places& places) {
+void CpuBackend::RunAttention(const Args& args, int shared, BFloat16* unrotated, std::size_t places_max,
+                              const Places& places) {
   const int rows = args.step.rows;
   const auto heads = static_cast<std::size_t>(args.heads), head_dim = static_cast<std::size_t>(args.head_dim);
   const float* rope = RopeValues(args.rope, args.step);
+  // Rows that share a list are so many more heads of one.
+  const int units = rows / shared, unit_heads = shared * args.heads;
+  const float* sinks = args.sink;
+  if (shared > 1) {
+    auto* repeated = memory_.Take<float>(static_cast<std::size_t>(unit_heads));
+    for (std::size_t i = 0; i < static_cast<std::size_t>(unit_heads); ++i) repeated[i] = args.sink[i % heads];
+    sinks = repeated;
+  }
   // Heads of a task share the decoding of records, so there are no more tasks than keep everybody busy.
-  const int wanted = CeilDiv(2 * team_.threads(), rows);
-  const int group = std::min(args.heads, CeilDiv(CeilDiv(args.heads, wanted), 4) * 4);
-  const int groups = CeilDiv(args.heads, group);
+  const int wanted = CeilDiv((shared > 1 ? 1 : 2) * team_.threads(), units);
+  const int group = std::min(unit_heads, CeilDiv(CeilDiv(unit_heads, wanted), 4) * 4);
+  const int groups = CeilDiv(unit_heads, group);
   const std::size_t list_bytes = (places_max * sizeof(void*) + 63) / 64 * 64;
   worker_memory_.Reserve(2 * list_bytes + AttendScratchBytes(group, args.head_dim));
   const double cost = static_cast<double>(rows) * args.heads * args.head_dim * static_cast<double>(places_max);
-  team_.Run(std::int64_t{rows} * groups, cost, [&](std::int64_t task, int worker) {
-    const auto t = static_cast<std::size_t>(task / groups);
+  team_.Run(std::int64_t{units} * groups, cost, [&](std::int64_t task, int worker) {
+    const auto t = static_cast<std::size_t>(task / groups) * static_cast<std::size_t>(shared);
     const auto first = static_cast<std::size_t>(task % groups) * static_cast<std::size_t>(group);
-    const std::size_t count = std::min(heads - first, static_cast<std::size_t>(group));
+    const std::size_t count = std::min(static_cast<std::size_t>(unit_heads) - first, static_cast<std::size_t>(group));
     std::byte* scratch = worker_memory_.of(worker);
     PlaceList list{reinterpret_cast<const std::uint8_t**>(scratch),
                    reinterpret_cast<const std::uint8_t**>(scratch + list_bytes)};
@@ -87,7 +96,7 @@ void CpuBackend::RunAttention(const Args& args, BFloat16* unrotated, std::size_t
                      .heads = static_cast<int>(count),
                      .head_dim = args.head_dim,
                      .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(args.head_dim))),
-                     .sink = args.sink + first,
+                     .sink = sinks + first,
                      .window_rows = list.window_rows,
                      .window_places = list.window_places,
                      .entries = list.entries,
@@ -97,8 +106,8 @@ void CpuBackend::RunAttention(const Args& args, BFloat16* unrotated, std::size_t
                      .scratch = scratch + 2 * list_bytes});
     if (unrotated != nullptr) std::copy_n(args.out + at, count * head_dim, unrotated + at);
     for (std::size_t head = 0; head < count; ++head) {
-      RotateTail(args.out + at + head * head_dim, head_dim, rope + t * static_cast<std::size_t>(args.rope.dims),
-                 args.rope.dims, -1.0f);
+      RotateTail(args.out + at + head * head_dim, head_dim,
+                 rope + (t + (first + head) / heads) * static_cast<std::size_t>(args.rope.dims), args.rope.dims, -1.0f);
     }
   });
 }
@@ -133,7 +142,7 @@ void CpuBackend::Attention(const AttentionArgs& args) {
   const auto window = static_cast<std::size_t>(std::min<Position>(args.window_size, longest));
   const auto entries =
       args.list == nullptr ? 0 : static_cast<std::size_t>(std::min<Position>(args.topk, longest / args.slab.ratio));
-  RunAttention(args, args.unrotated_copy, window + entries, places_of);
+  RunAttention(args, 1, args.unrotated_copy, window + entries, places_of);
 }
 
 void CpuBackend::DraftAttention(const DraftAttentionArgs& args) {
@@ -154,11 +163,15 @@ void CpuBackend::DraftAttention(const DraftAttentionArgs& args) {
     list.window_places = list.window_rows;
   };
   std::int32_t longest = 0;
+  bool alike = true;  // blocks are, unless a test makes them otherwise
   for (int s = 0; s < args.step.sequences; ++s) {
     const SequenceEntry& sequence = args.step.table[s];
     longest = std::max(longest, std::min(args.window_size, sequence.start) + sequence.rows);
+    alike = alike && sequence.rows == args.step.table[0].rows && sequence.first_row == s * sequence.rows;
   }
-  RunAttention(args, nullptr, static_cast<std::size_t>(longest), places_of);
+  // All rows of a block see the same places.
+  const int shared = alike && args.step.sequences > 0 ? args.step.table[0].rows : 1;
+  RunAttention(args, shared, nullptr, static_cast<std::size_t>(longest), places_of);
 }
 
 void CpuBackend::AttnOut(const AttnOutArgs& args) {

@@ -99,9 +99,10 @@ class CpuBackend final : public Backend {
 
   const float* RopeValues(const Rope& rope, const StepView& step);
   void NormRow(BFloat16* x, const BFloat16* weight, float eps, std::size_t n) const;
-  // Attention of every row; `places` fills the list of a row (defined with the ops).
+  // Attention of every row; `places` fills the list of a row, the first of `shared` ones in a row that have it in
+  // common (defined with the ops).
   template <typename Args, typename Places>
-  void RunAttention(const Args& args, BFloat16* unrotated, std::size_t places_max, const Places& places);
+  void RunAttention(const Args& args, int shared, BFloat16* unrotated, std::size_t places_max, const Places& places);
   void WriteEntry(const CompressArgs& args, const SequenceEntry& sequence, std::int64_t entry, const float* pooled,
                   int worker);
   // In memory_.

@@ -12,7 +12,7 @@
 namespace galley::backend::cpu::GALLEY_ISA {
 namespace {
 
-constexpr int kDirectRows = 4;        // up to here weights are decoded in registers
+constexpr int kDirectRows = 8;        // up to here weights are decoded in registers
 constexpr std::size_t kAhead = 3072;  // bytes that are asked for in advance, beyond what the hardware does by itself
 
 struct Panel {
@@ -224,8 +224,16 @@ void Product(const ProductArgs& a) {
       return Direct<Format, 2>(a, chunks);
     case 3:
       return Direct<Format, 3>(a, chunks);
-    case kDirectRows:
+    case 4:
       return Direct<Format, 4>(a, chunks);
+    case 5:
+      return Direct<Format, 5>(a, chunks);
+    case 6:
+      return Direct<Format, 6>(a, chunks);
+    case 7:
+      return Direct<Format, 7>(a, chunks);
+    case kDirectRows:
+      return Direct<Format, 8>(a, chunks);
     default:
       return Panels<Format>(a, chunks);
   }

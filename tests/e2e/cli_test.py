@@ -206,7 +206,7 @@ class Errors(unittest.TestCase):
         self.refused("invalid_argument", "is out of range; give a whole number", "generate", "--seed", "9223372036854775808", "Hi")
         self.refused("invalid_argument", "--decode: `galley generate` does not take this option; it belongs to tokenize", "generate", "--decode", "Hi")
         self.refused("invalid_argument", "there is no command generat (did you mean generate?)", "generat", "Hi")
-        self.refused("unsupported", "--adaptive-verify: not available in this version", "generate", "--adaptive-verify", "Hi")
+        self.refused("unsupported", "--batch-invariant: not available in this version", "generate", "--no-batch-invariant", "Hi")
 
     def test_prompts(self):
         self.refused("invalid_argument", "the prompt is empty", "generate")
@@ -337,9 +337,9 @@ class Configuration(unittest.TestCase):
         self.assertEqual(outcome.returncode, EXIT["invalid_argument"])
         self.assertIn('GALLEY_MODEL="b" and DEEPINFER_HF_MODEL_DIR="a" contradict each other', outcome.stderr)
 
-        outcome = run("generate", "--max-tokens", "1", "Hi", DEEPINFER_ENABLE_MTP_VARLEN="1")
+        outcome = run("generate", "--max-tokens", "1", "Hi", DEEPINFER_BATCH_INVARIANT="0")
         self.assertEqual(outcome.returncode, 0)
-        self.assertIn("warning: adaptive-verify: not available in this version", outcome.stderr)
+        self.assertIn("warning: batch-invariant: not available in this version", outcome.stderr)
 
 
 class Pipes(unittest.TestCase):

@@ -172,9 +172,7 @@ class CudaBackend final : public Backend {
     return cuda::TakesSplitProduct(weight, group_rows);
   }
   // By the model's shape alone: the two forms of attention differ in bits.
-  [[nodiscard]] bool InParts(int places) const {
-    return options_.part_attention && cuda::TakesPartAttention(places);
-  }
+  [[nodiscard]] bool InParts(int places) const { return options_.part_attention && cuda::TakesPartAttention(places); }
   // After the quantiser, when the weight asks for it; `group_rows` as in ProductArgs.
   Input Prepared(const Weight& weight, const BFloat16* x, int rows, std::int64_t cols, std::int64_t group_rows = 0,
                  bool quantize = true);

@@ -35,7 +35,8 @@ class GrammarConstraint final : public TokenConstraint {
     words_.resize(grammar_.vocabulary->mask_words());
     Use().FillMask(words_);
     if (Use().failed()) {
-      return Err(ErrorCode::kResourceExhausted, Use().FailureText(), "grammar");
+      // Asking again meets the same limit, so this is no matter of load.
+      return Err(ErrorCode::kInvalidArgument, Use().FailureText(), "grammar");
     }
     for (std::size_t i = 0; i < mask.size(); ++i) {
       const bool known = i * 32 < size;

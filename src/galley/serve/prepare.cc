@@ -61,33 +61,26 @@ ApiResult<void> CheckEcho(const std::vector<PreparedPrompt>& prompts) {
                  .param = "logprobs"});
 }
 
-// A Completions body with several prompts → one body each; anything else as it is.
-ApiResult<std::vector<Json>> OnePromptEach(Protocol protocol, Json body) {
-  std::vector<Json> bodies;
-  const Json& prompt = Get(body, "prompt");
-  const std::span<const Json> elements = protocol::Elements(prompt);
-  const bool several = protocol == Protocol::kCompletions && elements.size() > 1 && !elements[0].is_number();
-  if (!several) {
-    bodies.push_back(std::move(body));
-    return bodies;
-  }
+// The prompts of a Completions body that has several, as values for its member `prompt`, which is then null; none when
+// there is one.
+ApiResult<std::vector<Json>> SeveralPrompts(Protocol protocol, Json& body) {
+  const std::span<const Json> elements = protocol::Elements(Get(body, "prompt"));
+  std::vector<Json> prompts;
+  if (protocol != Protocol::kCompletions || elements.size() < 2 || elements[0].is_number()) return prompts;
   if (elements.size() > kPromptsMax)
     return Refuse(
         {.status = 400,
          .message = fmt::format("prompt: {} prompts in one request are more than {}", elements.size(), kPromptsMax),
          .param = "prompt"});
-  for (const Json& element : elements)
+  for (const Json& element : elements) {
     if (element.is_string() != elements[0].is_string() || (!element.is_string() && !element.is_array()))
       return Refuse({.status = 400,
                      .message = "prompt: texts, token ids and lists of token ids cannot be mixed",
                      .param = "prompt"});
-  const Json prompts = prompt;
-  body.Set("prompt", Json());
-  for (const Json& element : *prompts.if_array()) {
-    Json one = body;
-    bodies.push_back(std::move(one.Set("prompt", element.is_string() ? element : Json(Json::Array{element}))));
+    prompts.push_back(element.is_string() ? element : Json(Json::Array{element}));
   }
-  return bodies;
+  body.Set("prompt", Json());
+  return prompts;
 }
 
 engine::SamplingParams SamplingOf(const ParsedRequest& parsed, const SamplingFields& fields,
@@ -240,9 +233,13 @@ ApiResult<PreparedRequest> PrepareRequest(Protocol protocol, std::string_view bo
   prepared.protocol = protocol;
   prepared.single_call = !fields->parallel_calls;
   prepared.timings = fields->timings;
-  auto bodies = OnePromptEach(protocol, std::move(*json));
-  if (!bodies) return Refuse(bodies.error());
-  for (Json& one : *bodies) {
+  auto several = SeveralPrompts(protocol, *json);
+  if (!several) return Refuse(several.error());
+  // The last one takes the body itself; before that there is one copy at a time, however large its other members are.
+  const std::size_t count = std::max<std::size_t>(several->size(), 1);
+  for (std::size_t i = 0; i < count; ++i) {
+    Json one = i + 1 == count ? std::move(*json) : *json;
+    if (!several->empty()) one.Set("prompt", std::move((*several)[i]));
     auto prompt = PreparePrompt(protocol, std::move(one), *fields, context);
     if (!prompt) return Refuse(prompt.error());
     prepared.prompts.push_back(std::move(*prompt));

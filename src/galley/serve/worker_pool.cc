@@ -35,7 +35,7 @@ struct WorkerPool::Shared {
   }
 };
 
-WorkerPool::WorkerPool(int threads) : shared_(std::make_unique<Shared>()) {
+WorkerPool::WorkerPool(int threads) : shared_(std::make_shared<Shared>()) {
   for (int i = 0; i < threads; ++i) shared_->threads.emplace_back([shared = shared_.get()] { shared->Run(); });
 }
 
@@ -49,13 +49,15 @@ WorkerPool::~WorkerPool() {
 }
 
 void WorkerPool::Post(Job job) {
+  // The job may end whatever the pool's owner waits for, so that the pool goes before this call has returned.
+  const std::shared_ptr<Shared> shared = shared_;
   bool anyone_waits = false;
   {
-    std::lock_guard lock(shared_->mutex);
-    shared_->jobs.push_back(std::move(job));
-    anyone_waits = shared_->idle > 0;
+    std::lock_guard lock(shared->mutex);
+    shared->jobs.push_back(std::move(job));
+    anyone_waits = shared->idle > 0;
   }
-  if (anyone_waits) shared_->wake.notify_one();
+  if (anyone_waits) shared->wake.notify_one();
 }
 
 }  // namespace galley::serve

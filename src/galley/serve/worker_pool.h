@@ -22,7 +22,7 @@ class WorkerPool {
 
  private:
   struct Shared;
-  std::unique_ptr<Shared> shared_;
+  std::shared_ptr<Shared> shared_;
 };
 
 }  // namespace galley::serve

@@ -18,6 +18,7 @@
 #include "galley/protocol/json.h"
 #include "galley/serve/page/page.h"
 #include "galley/serve/service.h"
+#include "galley/text/utf8.h"
 #include "stop_signal.h"
 
 namespace galley::app {
@@ -95,13 +96,22 @@ Result<serve::SamplingDefaults> ReadDefaults(const options::Values& values, cons
   return serve::ReadGenerationConfig(json, file.string());
 }
 
-std::vector<std::string> ModelNames(const options::Values& values, const std::filesystem::path& model_dir) {
-  if (values.Has("served-model-name") && !values.List("served-model-name").empty())
-    return values.List("served-model-name");
+Result<std::vector<std::string>> ModelNames(const options::Values& values, const std::filesystem::path& model_dir) {
+  if (values.Has("served-model-name") && !values.List("served-model-name").empty()) {
+    const std::vector<std::string>& names = values.List("served-model-name");
+    // They stand in JSON and in labels of metrics.
+    for (const std::string& name : names) {
+      const bool plain = std::none_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; });
+      if (name.empty() || !plain || !text::IsValidUtf8(name))
+        return Err(ErrorCode::kInvalidArgument,
+                   "a model name is text in UTF-8 without control characters, and not empty", "--served-model-name");
+    }
+    return names;
+  }
   // "models/nano/" ends in a separator, behind which there is no name.
   const std::filesystem::path dir = model_dir.has_filename() ? model_dir : model_dir.parent_path();
   const std::string name = dir.filename().string();
-  return {name.empty() || name == "." || name == ".." ? "model" : name};
+  return std::vector<std::string>{name.empty() || name == "." || name == ".." ? "model" : name};
 }
 
 // Whole lines, whichever thread they come from.
@@ -127,7 +137,7 @@ std::string InfoJson(const engine::Engine& engine, const options::Values& values
 
 Result<serve::ServiceOptions> ServiceOptionsOf(const options::Values& values, const std::filesystem::path& model_dir) {
   serve::ServiceOptions options;
-  options.model_names = ModelNames(values, model_dir);
+  ASSIGN_OR_RETURN(options.model_names, ModelNames(values, model_dir));
   options.version = GALLEY_VERSION;
   ASSIGN_OR_RETURN(options.defaults, ReadDefaults(values, model_dir));
   options.limits.body_bytes_max = static_cast<std::size_t>(values.Int("max-body"));

@@ -206,6 +206,7 @@ class Errors(unittest.TestCase):
         self.refused("invalid_argument", "is out of range; give a whole number", "generate", "--seed", "9223372036854775808", "Hi")
         self.refused("invalid_argument", "--decode: `galley generate` does not take this option; it belongs to tokenize", "generate", "--decode", "Hi")
         self.refused("invalid_argument", "there is no command generat (did you mean generate?)", "generat", "Hi")
+        self.refused("invalid_argument", "a model name is text", "serve", "--port", "0", "--served-model-name", "")
         self.refused("unsupported", "--batch-invariant: not available in this version", "generate", "--no-batch-invariant", "Hi")
 
     def test_prompts(self):

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kOneDevice = "Galley runs a model on one device today; leave it out, or give 1";
 constexpr std::string_view kMemory = "Galley plans bytes, not shares: see --memory-limit, --blocks and `galley plan`";
-constexpr std::string_view kDrafts = "see --draft-tokens";
+constexpr std::string_view kDrafts = "see --speculation and --draft-tokens";
 constexpr std::string_view kRoles = "Galley has no separate prefill and decode servers yet";
 
 constexpr ForeignFlag kServe[] = {

@@ -183,6 +183,11 @@ class RequestCollector final : public Collector<true> {
         return Fail(501, "the only transfer coding supported is \"chunked\"", ec);
       }
     }
+    // Equal lengths too: whoever reads them in front of us may join or drop one.
+    const int lengths = headers.Count("Content-Length");
+    if (lengths > 1 || headers.Get("Content-Length").find(',') != std::string_view::npos) {
+      return Fail(400, "a request has one Content-Length with one number", ec);
+    }
     const int hosts = headers.Count("Host");
     if (hosts > 1 || (hosts == 0 && http_version >= 11)) {
       return Fail(400, fmt::format("an HTTP/1.1 request has one Host field, this one has {}", hosts), ec);
@@ -259,11 +264,26 @@ ParserState StateOf(const Parser& parser, const std::optional<ParseFailure>& fai
 class RequestParser::Impl {
  public:
   explicit Impl(const ParserLimits& parser_limits) : limits(parser_limits) { Reset(); }
-  void Reset() { parser.emplace(limits); }
+  void Reset() {
+    parser.emplace(limits);
+    line_begins = head_over = false;
+  }
 
   const ParserLimits limits;
   std::optional<RequestCollector> parser;
   std::optional<ParseFailure> failure;
+
+  // Beast joins folded lines before it reports a field, so the raw head is looked at: a line that begins with a blank
+  // goes on with the one before. `taken`: what Beast has taken of the head just now, perhaps with some of the body.
+  void RefuseFolds(std::string_view taken) {
+    for (std::size_t i = 0; i < taken.size() && !head_over; ++i) {
+      const char c = taken[i];
+      if (line_begins && (c == ' ' || c == '\t')) failure = ParseFailure{400, "a header field is folded over lines"};
+      head_over = line_begins && c == '\r';
+      line_begins = c == '\n';
+    }
+  }
+  bool line_begins = false, head_over = false;
 };
 
 RequestParser::RequestParser(const ParserLimits& limits) : impl_(std::make_unique<Impl>(limits)) {}
@@ -284,7 +304,9 @@ std::size_t RequestParser::Feed(std::string_view input) {
     impl_->failure = ParseFailure{400, "a line does not end in carriage return and line feed"};
     return taken;
   }
-  return taken + FeedOnce(*impl_->parser, rest, impl_->limits, &impl_->failure);
+  const std::size_t fed = FeedOnce(*impl_->parser, rest, impl_->limits, &impl_->failure);
+  if (!impl_->failure) impl_->RefuseFolds(rest.substr(0, fed));
+  return taken + fed;
 }
 
 ParserState RequestParser::state() const {

@@ -60,7 +60,7 @@ std::vector<Case> Cases() {
       {"empty lines first", "\r\n\r\nGET / HTTP/1.1\r\n" + host + "\r\n", 0},
       {"body", "POST /p HTTP/1.1\r\n" + host + "Content-Length: 3\r\n\r\nabc", 0},
       {"empty body", "POST /p HTTP/1.1\r\n" + host + "Content-Length: 0\r\n\r\n", 0},
-      {"same length twice", "POST / HTTP/1.1\r\n" + host + "Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc", 0},
+      {"same length twice", "POST / HTTP/1.1\r\n" + host + "Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc", 400},
       {"chunks",
        "POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n", 0},
       {"chunks in capitals",
@@ -92,6 +92,9 @@ std::vector<Case> Cases() {
       {"overflowing length", "POST / HTTP/1.1\r\n" + host + "Content-Length: 18446744073709551616\r\n\r\n", 400},
       {"signed length", "POST / HTTP/1.1\r\n" + host + "Content-Length: +3\r\n\r\nabc", 400},
       {"negative length", "POST / HTTP/1.1\r\n" + host + "Content-Length: -3\r\n\r\nabc", 400},
+      {"one length twice, joined", "POST / HTTP/1.1\r\n" + host + "Content-Length: 4, 4\r\n\r\nabcd", 400},
+      {"folded", "GET / HTTP/1.1\r\n" + host + "X: a\r\n b\r\n\r\n", 400},
+      {"folded coding", "POST / HTTP/1.1\r\n" + host + "Transfer-Encoding:\r\n\tchunked\r\n\r\n0\r\n\r\n", 400},
       {"two lengths", "POST / HTTP/1.1\r\n" + host + "Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", 400},
       {"length and chunks",
        "POST / HTTP/1.1\r\n" + host + "Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
@@ -177,6 +180,15 @@ TEST(RequestParser, EverySplitGivesTheSame) {
       }
     }
   }
+}
+
+TEST(RequestParser, ABodyMayLookLikeAFold) {
+  RequestParser parser{ParserLimits()};
+  const std::string text = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\n \n b";
+  for (std::size_t at = 0; at < text.size() && parser.state() != ParserState::kFailed;)
+    at += parser.Feed(std::string_view(text).substr(at));
+  ASSERT_EQ(parser.state(), ParserState::kDone);
+  EXPECT_EQ(parser.request().body, " \n b");
 }
 
 TEST(RequestParser, PartsOfTheRequest) {

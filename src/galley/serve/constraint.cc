@@ -55,6 +55,15 @@ ApiResult<std::string> SpecText(const ForeignRow& row, const Json& value) {
 
 ApiResult<std::optional<ConstraintSpec>> ForeignConstraint(const Json& body) {
   std::optional<ConstraintSpec> found;
+  const Json& holder = Get(body, "structured_outputs");
+  const auto known = [&](const ForeignRow& row) {
+    return row.holder == "structured_outputs" && !Get(holder, row.name).is_null();
+  };
+  if (holder.is_object() && std::none_of(std::begin(kForeign), std::end(kForeign), known))
+    return Refuse(
+        {.status = 400,
+         .message = "structured_outputs has none of json, json_object, regex, choice, grammar, structural_tag",
+         .param = "structured_outputs"});
   for (const ForeignRow& row : kForeign) {
     const Json& value = Get(row.holder.empty() ? body : Get(body, row.holder), row.name);
     if (value.is_null()) continue;

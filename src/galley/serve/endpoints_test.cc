@@ -85,6 +85,22 @@ TEST(Trace, IdsAreTakenAndForwarded) {
   EXPECT_NE(ids.Next(), ids.Next());
 }
 
+TEST(Endpoints, OtherServersSwitchOfThinkingIsKnown) {
+  Served served(Says("x"));
+  const std::string begin = R"({"model":"nano","messages":[{"role":"user","content":"hi"}])";
+  for (const std::string_view rest :
+       {R"(,"thinking":{"type":"disabled"}})", R"(,"chat_template_kwargs":{"enable_thinking":false}})",
+        R"(,"chat_template_kwargs":{"thinking":false}})", R"(,"chat_template_kwargs":{"thinking":true}})", "}"})
+    EXPECT_EQ(served.Ask("POST", "/v1/chat/completions", begin + std::string(rest))->status(), 200) << rest;
+  const auto requests = served.engine->requests();
+  ASSERT_EQ(requests.size(), 5u);
+  EXPECT_EQ(requests[1].prompt_ids, requests[0].prompt_ids);
+  EXPECT_EQ(requests[2].prompt_ids, requests[0].prompt_ids);
+  EXPECT_EQ(requests[3].prompt_ids, requests[4].prompt_ids);  // thinking is the default
+  EXPECT_NE(requests[4].prompt_ids, requests[0].prompt_ids);
+  EXPECT_EQ(served.Ask("POST", "/v1/chat/completions", begin + R"(,"structured_outputs":{"foo":1}})")->status(), 400);
+}
+
 TEST(Endpoints, TokenizeAndBack) {
   Served served;
   const protocol::Json plain =

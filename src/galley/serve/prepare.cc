@@ -220,9 +220,22 @@ ApiResult<std::vector<TokenId>> EncodePrompt(const protocol::Prompt& prompt, tex
   return std::move(*ids);
 }
 
+// vLLM's and SGLang's switch for thinking, as the codec spells it.
+void TranslateThinking(Json& body) {
+  const Json& given = Get(body, "chat_template_kwargs");
+  for (const std::string_view name : {"thinking", "enable_thinking"}) {
+    const Json& value = Get(given, name);
+    if (!value.is_bool() || !Get(body, "thinking").is_null()) continue;
+    const bool on = protocol::IsTrue(value);
+    body.Set("thinking", Json::MakeObject({{"type", on ? "enabled" : "disabled"}}));
+    return;
+  }
+}
+
 ApiResult<PreparedRequest> PrepareRequest(Protocol protocol, std::string_view body, const PrepareContext& context) {
   auto json = ReadObject(body, context.options);
   if (!json) return Refuse(json.error());
+  if (protocol == Protocol::kChat) TranslateThinking(*json);
   if (auto checked = CheckModel(*json, context.codec); !checked) return Refuse(checked.error());
   if (auto checked = CheckSense(protocol, *json); !checked) return Refuse(checked.error());
   auto fields = ReadSamplingFields(*json, context.options, context.tokenizer.vocab_size());

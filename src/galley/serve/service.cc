@@ -273,7 +273,8 @@ void Service::Handle(const std::shared_ptr<const net::HttpRequest>& request,
   const std::optional<int> key = impl_->keys.Check(request->headers);
   if (!key && (match.route == nullptr || !match.route->open)) {
     impl_->metrics.RecordRefusal("key");
-    impl_->Answer(call, ApiError{.status = 401, .message = "no valid API key; send `authorization: Bearer KEY`"});
+    impl_->Answer(call, ApiError{.status = 401,
+                                 .message = "no valid API key; send `authorization: Bearer KEY` or `x-api-key: KEY`"});
     return;
   }
   call.key = key.value_or(0);

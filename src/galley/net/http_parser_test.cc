@@ -36,7 +36,7 @@ std::string Describe(const RequestParser& parser, std::string_view left) {
   }
   const HttpRequest& request = parser.request();
   text += " " + request.method + " " + request.path + " ?" + request.query + " ";
-  for (const auto& [name, value] : request.headers.fields()) text += name + "=" + value + ";";
+  for (const auto& [name, value] : request.headers.fields()) text.append(name).append("=").append(value).append(";");
   return text + " " + request.body + " keep=" + std::to_string(parser.keep_alive()) + " left=" + std::string(left);
 }
 

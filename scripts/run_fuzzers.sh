@@ -20,7 +20,7 @@ while read -r target; do
   extra+=("$corpus")
   [[ -d $build/seeds/corpus/${name%_fuzz} ]] && extra+=("$build/seeds/corpus/${name%_fuzz}")
   echo "== $name, $seconds s"
-  if ! "$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 -verbosity=0 \
+  if ! "$target" -max_total_time="$seconds" -seed="${FUZZ_SEED:-0}" -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 -verbosity=0 \
     -artifact_prefix="$corpus-" "${extra[@]}" >"$corpus.log" 2>&1; then
     tail -n 40 "$corpus.log"
     echo "$name failed; the input is above as 'Test unit written to', repeat with: $target FILE"

@@ -119,8 +119,8 @@ Status Executor::ProposeDrafts(const StepJob& job) {
 void Executor::KeepAsks(std::size_t count, std::size_t turn) {
   if (count >= asks_.size()) return;
   const auto first = static_cast<std::ptrdiff_t>(turn * count % asks_.size());
-  std::ranges::rotate(asks_, asks_.begin() + first);
-  std::ranges::rotate(asking_, asking_.begin() + first);
+  std::rotate(asks_.begin(), asks_.begin() + first, asks_.end());
+  std::rotate(asking_.begin(), asking_.begin() + first, asking_.end());
   asks_.resize(count);
   asking_.resize(count);
 }

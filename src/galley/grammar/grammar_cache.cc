@@ -17,10 +17,14 @@ std::string GrammarCache::KeyOf(std::string_view kind, const JsonValue& spec, co
   return key + JsonText(spec);
 }
 
+ProgramUse GrammarCache::UseOf(const Entry& entry) {
+  if (!entry.result) return {entry.result.error().message.size(), false};
+  if (entry.program_use) return entry.program_use();
+  return {entry.result->program->bytes(), entry.result->program->overflowed()};
+}
+
 std::size_t GrammarCache::BytesOf(const Entry& entry) {
-  std::size_t out = sizeof(Entry) + 2 * entry.key.size();
-  if (!entry.result) return out + entry.result.error().message.size();
-  return out + (entry.program_bytes ? entry.program_bytes() : entry.result->program->bytes());
+  return sizeof(Entry) + 2 * entry.key.size() + UseOf(entry).bytes;
 }
 
 void GrammarCache::Shrink() {
@@ -39,7 +43,12 @@ void GrammarCache::Shrink() {
 
 std::optional<Compiled<Grammar>> GrammarCache::Find(std::string_view key) {
   const auto found = index_.find(key);
-  if (found == index_.end()) {
+  if (found == index_.end() || UseOf(*found->second).spent) {
+    if (found != index_.end()) {
+      const auto entry = found->second;
+      index_.erase(found);
+      entries_.erase(entry);
+    }
     ++stats_.misses;
     return std::nullopt;
   }
@@ -48,9 +57,9 @@ std::optional<Compiled<Grammar>> GrammarCache::Find(std::string_view key) {
   return entries_.front().result;
 }
 
-void GrammarCache::Put(std::string key, Compiled<Grammar> result, std::function<std::size_t()> bytes) {
+void GrammarCache::Put(std::string key, Compiled<Grammar> result, std::function<ProgramUse()> use) {
   if (index_.find(key) != index_.end()) return;
-  entries_.push_front({std::move(key), std::move(result), std::move(bytes), 0});
+  entries_.push_front({std::move(key), std::move(result), std::move(use), 0});
   index_.emplace(entries_.front().key, entries_.begin());
   Shrink();
 }

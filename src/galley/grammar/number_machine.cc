@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <numeric>
 #include <string_view>
 
 #include "galley/base/rng.h"
@@ -107,7 +108,7 @@ Machine::State NumberMachine::Intern(const Text& text) {
   const State id = AddState(accepts ? 0 : kNoLabel, false);
   ids_.emplace(text, id);
   texts_.push_back(text);
-  life_.push_back(accepts ? kLifeLive : kLifeUnknown);
+  life_.push_back(accepts ? kLifeLive : Foresee(text));
   bytes_ += 2 * sizeof(Text) + 32;
   return id;
 }
@@ -134,6 +135,41 @@ bool NumberMachine::WithinReach(const Text& text) const {
   if (!far) return true;
   if (far->value.is_zero() || far->value.negative != text.negative) return false;
   return text.int_digits < 2 || static_cast<std::int32_t>(text.int_digits) <= far->value.magnitude;
+}
+
+// k more digits make every whole number from v·10^k to v·10^k + 10^k - 1 out of the v read so far. A large multiple
+// would otherwise be searched for among as many states as it is large.
+std::uint8_t NumberMachine::Foresee(const Text& text) const {
+  if (text.phase != Phase::kInt || !spec_.not_multiples.empty() || multiples_.size() > 1) return kLifeUnknown;
+  std::uint64_t unit = 1, rest = 0;
+  if (!multiples_.empty()) {
+    // A whole number is a multiple of unit / 10^scale if it is one of unit without what it shares with 10^scale.
+    unit = multiples_[0].unit;
+    for (int i = 0; i < multiples_[0].scale; ++i) {
+      const std::uint64_t shared = std::gcd(unit, std::uint64_t{10});
+      unit /= shared;
+    }
+    rest = text.remainders[0] % unit;
+  }
+  const auto& far = text.negative ? spec_.low : spec_.high;
+  const auto& near = text.negative ? spec_.high : spec_.low;
+  const Track &far_track = text.negative ? text.low : text.high, &near_track = text.negative ? text.high : text.low;
+  const bool near_counts = near && !near->value.is_zero() && near->value.negative == text.negative;
+  bool multiple_ahead = false;
+  std::uint64_t span = 1;  // 10^k, no larger than matters
+  for (std::int32_t digits = text.int_digits; !far || digits <= far->value.magnitude; ++digits) {
+    const bool before_far = !far || digits < far->value.magnitude || far_track.order == Order::kLess;
+    const bool beyond_near = !near_counts || digits > near->value.magnitude ||
+                             (digits == near->value.magnitude && near_track.order == Order::kGreater);
+    if ((unit - rest) % unit < span) {
+      if (before_far && beyond_near) return kLifeLive;
+      multiple_ahead = true;
+    }
+    rest = MulMod(rest, 10, unit);
+    span = span >= unit ? span : span * 10;
+  }
+  // A fraction of zeros changes nothing, and an exponent stands behind one digit only.
+  return !multiple_ahead && spec_.integer && text.int_digits >= 2 ? kLifeDead : kLifeUnknown;
 }
 
 // The same for exponents, which only grow in size while they are read.

@@ -80,6 +80,8 @@ class NumberMachine final : public Machine {
   State RawStep(State state, std::uint8_t byte);
   [[nodiscard]] bool Digit(Text& text, std::uint8_t digit) const;
   [[nodiscard]] bool WithinReach(const Text& text) const;
+  // What arithmetic alone shows of the whole numbers that more digits lead to; kLifeUnknown: it takes a search.
+  [[nodiscard]] std::uint8_t Foresee(const Text& text) const;
   [[nodiscard]] bool ExponentWithinReach(const Text& text) const;
   [[nodiscard]] bool MantissaDigit(Text& text, std::uint8_t digit) const;
   void Follow(Track& track, const Decimal& bound, std::uint8_t digit) const;

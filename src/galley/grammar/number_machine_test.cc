@@ -3,6 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <initializer_list>
+#include <set>
+#include <string>
+#include <string_view>
+
 #include "galley/grammar/test_support.h"
 
 namespace galley::grammar {
@@ -80,6 +86,58 @@ TEST(NumberMachine, MultiplesOfDecimals) {
     EXPECT_EQ(Takes(*machine, text), cents % 25 == 0) << text;
   }
   EXPECT_FALSE(Takes(*machine, "0.255"));
+}
+
+TEST(NumberMachine, LargeMultiplesNeedNoSearch) {
+  for (const char* multiple : {"9999991", "1000000007", "0.0001234567", "123456789012345677"}) {
+    NumberSpec spec;
+    spec.integer = true;
+    spec.multiples = {*ParseDecimal(multiple)};
+    auto machine = *NumberMachine::Create(spec, {});
+    auto state = machine->Start(0);
+    for (const char c : std::string_view("-73906")) {
+      state = machine->Step(state, static_cast<std::uint8_t>(c));
+      ASSERT_NE(state, Machine::kDead) << multiple;
+    }
+    EXPECT_LT(machine->states(), 1000u) << multiple;
+  }
+  NumberSpec spec = Range("0", "1000000000", true);
+  spec.multiples = {*ParseDecimal("999983")};
+  auto machine = *NumberMachine::Create(spec, {});
+  auto state = machine->Start(0);
+  for (const char c : std::string_view("99998")) state = machine->Step(state, static_cast<std::uint8_t>(c));
+  int live = 0;
+  for (std::uint8_t c = '0'; c <= '9'; ++c) live += machine->Step(state, c) != Machine::kDead;
+  EXPECT_EQ(live, 1);  // 999983 itself; nine digits make no multiple that begins with another
+  EXPECT_LT(machine->states(), 20'000u);
+}
+
+TEST(NumberMachine, LivePrefixesOfBoundedMultiplesAreExact) {
+  // Every prefix of every number is live exactly if some multiple within the bounds begins with it.
+  for (const auto& [low, high, multiple] : std::initializer_list<std::array<int, 3>>{
+           {0, 999, 37}, {120, 1500, 97}, {-860, 45, 61}, {-2000, -1300, 113}, {5, 30000, 7919}, {100, 120, 50}}) {
+    NumberSpec spec = Range(std::to_string(low).c_str(), std::to_string(high).c_str(), true);
+    spec.plain = true;
+    spec.multiples = {*ParseDecimal(std::to_string(multiple).c_str())};
+    auto machine = *NumberMachine::Create(spec, {});
+    std::set<std::string> prefixes;
+    for (int v = low; v <= high; ++v) {
+      const std::string text = std::to_string(v);
+      for (std::size_t n = 1; v % multiple == 0 && n <= text.size(); ++n) prefixes.insert(text.substr(0, n));
+    }
+    for (int v = -3000; v <= 30000; v += v < 3000 ? 1 : 7) {
+      auto state = machine->Start(0);
+      std::string read;
+      for (const char c : std::to_string(v)) {
+        read += c;
+        state = state == Machine::kDead ? state : machine->Step(state, static_cast<std::uint8_t>(c));
+        // "-" and "-0" may stand for zero.
+        if (read == "-" || read[0] == '0') continue;
+        ASSERT_EQ(state != Machine::kDead, prefixes.count(read) == 1)
+            << low << " " << high << " " << multiple << " " << read;
+      }
+    }
+  }
 }
 
 TEST(NumberMachine, AnImpossibleMultipleIsDeadFromTheStart) {

@@ -156,7 +156,7 @@ const LexemeMask& Program::MaskOf(std::uint32_t machine_index, Machine::State st
   mask_bytes_ += mask.bytes();
   if (mask_bytes_ > mask_bytes_noted_ + kNotedEvery) {
     mask_bytes_noted_ = mask_bytes_;
-    if (on_growth_) on_growth_(bytes());
+    TellUse();
   }
   return masks_.emplace(key, std::move(mask)).first->second;
 }

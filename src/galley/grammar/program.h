@@ -114,6 +114,12 @@ struct LexemeMask {
   }
 };
 
+// What a program takes by now, and whether a limit was reached while it ran, so that it allows nothing more.
+struct ProgramUse {
+  std::size_t bytes = 0;
+  bool spent = false;
+};
+
 class Program {
  public:
   explicit Program(Limits limits) : limits_(limits) {}
@@ -149,8 +155,11 @@ class Program {
   // A limit was reached outside the lexemes.
   void SetOverflowed() { overflowed_ = true; }
   [[nodiscard]] std::size_t bytes() const;
-  // Called with bytes() from time to time as they grow, by the thread that runs the program.
-  void set_on_growth(std::function<void(std::size_t bytes)> listener) { on_growth_ = std::move(listener); }
+  // Called from time to time as bytes() grow, and by TellUse, by the thread that runs the program.
+  void set_on_growth(std::function<void(const ProgramUse&)> listener) { on_growth_ = std::move(listener); }
+  void TellUse() const {
+    if (on_growth_) on_growth_({bytes(), overflowed()});
+  }
 
  private:
   Limits limits_;
@@ -165,7 +174,7 @@ class Program {
   std::unordered_map<std::uint64_t, LexemeMask> masks_;
   std::size_t mask_bytes_ = 0;
   std::size_t mask_bytes_noted_ = 0;
-  std::function<void(std::size_t)> on_growth_;
+  std::function<void(const ProgramUse&)> on_growth_;
 };
 
 }  // namespace galley::grammar

@@ -47,8 +47,8 @@ inline std::string CasePath(const std::string& name) {
 
 // The vocabulary of the token mask cases: awkward on purpose.
 inline const ModelVocabulary& Vocab1k() {
-  static const ModelVocabulary kFile = *ReadVocabularyFile(ReadPacked(CasePath("vocab1k.json.xz")));
-  return kFile;
+  static const ModelVocabulary file = *ReadVocabularyFile(ReadPacked(CasePath("vocab1k.json.xz")));
+  return file;
 }
 
 // Vocabulary of the given pieces; the id behind the last one ends the text.

@@ -156,7 +156,7 @@ double PlannedThroughput(const VerifyCase& setting) {
     if (in_flight) planner.Report(in_flight->step, in_flight->survivals, kDrafts, in_flight->measured);
     if (static_cast<int>(drafting.size()) > budget.drafting) {
       // As the executor does: another part each time.
-      std::ranges::rotate(drafting, drafting.begin() + step % static_cast<int>(drafting.size()));
+      std::rotate(drafting.begin(), drafting.begin() + step % static_cast<int>(drafting.size()), drafting.end());
       drafting.resize(static_cast<std::size_t>(budget.drafting));
     }
     world.Draft(step, drafting);

@@ -8,11 +8,12 @@
 namespace galley::engine {
 namespace {
 
-// `rounds` worlds, and up to `more` others while no sequence was preempted; 0: preemption is left to resume_slow_test.
+// `rounds` worlds, and up to `more` others while no sequence was preempted or nothing shared. With 0 neither is asked
+// for: one world alone may have no such case, and worlds on the reference are slow.
 void RunMany(const std::filesystem::path& model, const std::string& backend, int rounds, int more) {
   const std::uint32_t seed = std::random_device{}();
   std::int64_t preemptions = 0, hits = 0, restores = 0, accepted = 0;
-  for (int round = 0; round < rounds || (preemptions == 0 && round < rounds + more); ++round) {
+  for (int round = 0; round < rounds || ((preemptions == 0 || hits == 0) && round < rounds + more); ++round) {
     const std::uint32_t own = seed + static_cast<std::uint32_t>(round);
     SCOPED_TRACE(testing::Message() << "seed " << own << " on " << backend);
     Oracle oracle({.model = model, .backend = backend, .seed = own});
@@ -28,8 +29,8 @@ void RunMany(const std::filesystem::path& model, const std::string& backend, int
               static_cast<long long>(accepted));
   if (more > 0) {
     EXPECT_GT(preemptions, 0) << "blocks never ran short";
+    EXPECT_GT(hits, 0) << "nothing was shared";
   }
-  EXPECT_GT(hits, 0) << "nothing was shared";
 }
 
 TEST(OracleSlow, ProbeOnTheReference) {

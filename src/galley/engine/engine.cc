@@ -159,6 +159,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
                                               });
   RETURN_IF_ERROR(impl->executor->Prepare());
   log::Info("{}", ToText(impl->loaded.memory_plan(), MemoryLimit(options.memory_limit)));
+  impl->UpdateStats();  // what there is can be asked before the first step
   impl->thread = std::thread([shared] { shared->Loop(); });
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }

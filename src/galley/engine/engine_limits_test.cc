@@ -31,6 +31,7 @@ EngineOptions Smallest() {
 
 TEST(EngineLimits, SmallestEngineServesWhatFitsExactly) {
   const auto engine = Make(Smallest());
+  EXPECT_EQ(engine->stats().blocks_total, 1);  // known before the first step
   // The last token is drawn from the row before it and never run, so 128 positions hold 129 tokens.
   for (const auto& [prompt, max_tokens] : {std::pair(1, 128), std::pair(100, 29), std::pair(128, 1), std::pair(1, 1)}) {
     const BranchResult result = RunOne(*engine, Request(7, prompt, 0, max_tokens));

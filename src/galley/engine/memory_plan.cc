@@ -25,8 +25,8 @@ struct KindInfo {
 constexpr std::array<KindInfo, 6> kKinds = {{
     {"weights", ""},
     {"tables", ""},
-    {"workspace", "the rows of a step (--step-rows, --prefill-chunk)"},
-    {"blocks", "the tokens to hold (--max-tokens, --max-seq-len, --blocks)"},
+    {"workspace", "the rows of a step (--step-rows; of generate and chat: --prefill-chunk)"},
+    {"blocks", "the tokens to hold (--max-seq-len, --blocks; of plan: --max-tokens)"},
     {"slots", "the sequences that run at once (--max-seqs)"},
     {"snapshots", "the saved slots (--snapshots)"},
 }};

@@ -145,7 +145,7 @@ TEST(MemoryPlanTest, RefusalSaysWhatToLower) {
   EXPECT_EQ(
       plan.Fits(3000).error().ToString(),
       "memory: 6.74 KiB are planned (weights 1000 B, workspace 500 B, blocks 4.88 KiB, slots 400 B), but 2.93 KiB "
-      "may be used; lower the tokens to hold (--max-tokens, --max-seq-len, --blocks), which take 4.88 KiB; 22 "
+      "may be used; lower the tokens to hold (--max-seq-len, --blocks; of plan: --max-tokens), which take 4.88 KiB; 22 "
       "blocks of 100 would fit");
   EXPECT_THAT(plan.Fits(900).error().message, HasSubstr("the weights alone do not fit"));
 }

@@ -5,53 +5,33 @@
 // of the other products.
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/cuda/launch.h"
+#include "galley/backend/cuda/linear_tile.cuh"
 #include "galley/backend/cuda/ptx/cluster.cuh"
-#include "galley/backend/cuda/wide_dot.cuh"
 
 namespace galley::backend::cuda {
 namespace {
 
-constexpr int kRows = 128, kThreads = 256, kStride = kRows + 4;
-
 template <WeightFormat F, int N>
-__global__ void __launch_bounds__(kThreads, N <= 32   ? 3
-                                            : N <= 64 ? 2
-                                                      : 1) SplitProductKernel(ProductArgs args) {
+__global__ void __launch_bounds__(kWideThreads, N <= 32   ? 3
+                                                : N <= 64 ? 2
+                                                          : 1) SplitProductKernel(ProductArgs args) {
   using Dot = WideDot<F, N>;
   extern __shared__ __align__(128) std::uint8_t shared[];
   ptx::LetNextKernelStart();
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int splits = static_cast<int>(gridDim.z), split = static_cast<int>(blockIdx.z);
-  const int row0 = static_cast<int>(blockIdx.y) * kRows, token0 = static_cast<int>(blockIdx.x) * N;
-  Dot dot;
-  dot.shared = shared;
-  dot.cols = static_cast<int>(args.weight.cols);
-  dot.tile = {.data = static_cast<const std::uint8_t*>(args.weight.data),
-              .scales = args.weight.scales,
-              .row = row0 + warp * 16,
-              .end = static_cast<int>(args.weight.rows)};
-  const std::int64_t group = args.group_rows == 0 ? 0 : row0 / args.group_rows;
-#pragma unroll
-  for (int i = 0; i < Dot::kTurns; ++i) {
-    const int token = token0 + Dot::Token(i);
-    const bool used = Dot::Token(i) < N && token < args.rows;
-    dot.x[i] = used ? args.x + token * args.x_stride + group * args.group_stride + Dot::Piece() : nullptr;
-  }
+  const int row0 = static_cast<int>(blockIdx.y) * kTileRows, token0 = static_cast<int>(blockIdx.x) * N;
+  Dot dot = LinearDot<F, N>(args, row0, token0, shared);
   const int blocks = (dot.cols + kBlockK<F> - 1) / kBlockK<F>;
   float sum[Dot::kSums];
   dot.template RunPart<true>(SplitBegin(blocks, splits, split), SplitBegin(blocks, splits, split + 1), sum);
 
-  auto* tile = reinterpret_cast<float*>(shared);
-#pragma unroll
-  for (int i = 0; i < Dot::kSums; ++i) {
-    tile[(i / 4 * 8 + lane % 4 * 2 + i % 2) * kStride + warp * 16 + lane / 4 + i / 2 % 2 * 8] = sum[i];
-  }
+  float* tile = dot.StoreSums(sum);
   ptx::SyncCluster();
-  for (int i = split * kThreads + static_cast<int>(threadIdx.x); i < N * kRows; i += splits * kThreads) {
-    const int row = i % kRows, token = i / kRows;
+  for (int i = split * kWideThreads + static_cast<int>(threadIdx.x); i < N * kTileRows; i += splits * kWideThreads) {
+    const int row = i % kTileRows, token = i / kTileRows;
     if (row0 + row >= args.weight.rows || token0 + token >= args.rows) continue;
     float value = 0;
-    for (int s = 0; s < splits; ++s) value += ptx::LoadOfBlock(tile + token * kStride + row, s);
+    for (int s = 0; s < splits; ++s) value += ptx::LoadOfBlock(tile + token * kTileStride + row, s);
     const std::int64_t at = (token0 + token) * args.out_stride + row0 + row;
     if (args.float_out) {
       static_cast<float*>(args.out)[at] = value;
@@ -69,11 +49,11 @@ void LaunchSplit(const ProductArgs& args, cudaStream_t stream) {
   const int splits = SplitsOf(args.weight.cols);
   const int blocks = static_cast<int>((args.weight.cols + kBlockK<F> - 1) / kBlockK<F>);
   const int part = (blocks + splits - 1) / splits;
-  const int shared = max(Dot::kStages * Dot::kStageBytes + 8 * Dot::ScaleBytes(part), N * kStride * 4);
+  const int shared = max(Dot::kStages * Dot::kStageBytes + 8 * Dot::ScaleBytes(part), N * kTileStride * 4);
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   const dim3 grid(static_cast<unsigned>((args.rows + N - 1) / N),
-                  static_cast<unsigned>((args.weight.rows + kRows - 1) / kRows), static_cast<unsigned>(splits));
-  LaunchClusters(kernel, grid, kThreads, static_cast<std::size_t>(shared), stream, args);
+                  static_cast<unsigned>((args.weight.rows + kTileRows - 1) / kTileRows), static_cast<unsigned>(splits));
+  LaunchClusters(kernel, grid, kWideThreads, static_cast<std::size_t>(shared), stream, args);
 }
 
 template <WeightFormat F>
@@ -89,7 +69,7 @@ void ChooseWidth(const ProductArgs& args, cudaStream_t stream) {
 
 bool TakesSplitProduct(const Weight& weight, std::int64_t group_rows) {
   const int block = weight.format == WeightFormat::kFp8Block32 ? 64 : weight.format == WeightFormat::kBF16 ? 32 : 0;
-  return block != 0 && weight.cols % block == 0 && weight.cols <= 65536 && group_rows % kRows == 0;
+  return block != 0 && weight.cols % block == 0 && weight.cols <= 65536 && group_rows % kTileRows == 0;
 }
 
 void SplitProduct(const ProductArgs& args, cudaStream_t stream) {

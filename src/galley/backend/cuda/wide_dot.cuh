@@ -18,10 +18,14 @@ __host__ __device__ __forceinline__ int SlotPlace(int k, int values, bool paired
   return block * 4 * values + (p / 2) * 8 + lane * 2 + p % 2;
 }
 
+inline constexpr int kWideThreads = 256;
+// A block's sums in shared memory: [rows of x][kTileStride], of which kTileRows are rows of weights.
+inline constexpr int kTileRows = 128, kTileStride = kTileRows + 4;
+
 template <WeightFormat F, int N, int Stages = 4>
 struct WideDot {
   // Blocks of K in flight, and stages to put them in: one is being read, and products of the one before may still run.
-  static constexpr int kThreads = 256, kStages = Stages, kAhead = Stages - 2;
+  static constexpr int kThreads = kWideThreads, kStages = Stages, kAhead = Stages - 2;
   static constexpr int kV = kLaneValues<F>, kCores = 4 * kV / 8;
   static constexpr int kCoreStride = (N + 1) * 16;  // 16 bytes more keep the copies free of bank conflicts
   static constexpr int kXBytes = kCores * kCoreStride, kWeightBytes = kThreads * 32,
@@ -89,6 +93,17 @@ struct WideDot {
   template <bool Waits>
   __device__ __forceinline__ void RunPart(int begin, int end, float (&sum)[kSums]) {
     RunBlocks<Waits>(begin, end, 1, sum);
+  }
+
+  // Puts the sums where the stages were, so that neighbouring threads can go on with neighbouring rows.
+  __device__ __forceinline__ float* StoreSums(const float (&sum)[kSums]) const {
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    auto* to = reinterpret_cast<float*>(shared);
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      to[(i / 4 * 8 + lane % 4 * 2 + i % 2) * kTileStride + warp * 16 + lane / 4 + i / 2 % 2 * 8] = sum[i];
+    }
+    return to;
   }
 
   template <bool Waits>

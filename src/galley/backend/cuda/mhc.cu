@@ -14,10 +14,7 @@ constexpr int kSlice = 64;                         // hidden values of a slice
 constexpr int kOutputs = kCopies * (kCopies + 2);  // coefficients of a row
 constexpr int kPartials = kOutputs + 2;            // and the sums of squares of h and of x
 constexpr int kRowsAtOnce = 4, kWarps = 8;
-// The former form where false: rows are read when they are used, not four rows ahead; a block of threads takes 16 rows
-// of many, not 64, and the norm waits for the coefficients.
-constexpr bool kReadAhead = true;
-constexpr int kRowsPerBlock = kReadAhead ? 64 : 16, kManyRows = 1024;
+constexpr int kRowsPerBlock = 64, kManyRows = 1024;
 constexpr int kNormThreads = 32 * (kWarps - 1), kNormPieces = 3;  // of 8 values each, that a thread holds
 
 struct Scratch {
@@ -88,11 +85,11 @@ __global__ void __launch_bounds__(256, 2) SliceKernel(MhcBoundaryArgs args, Scra
   ptx::WaitForPreviousKernel();
   const int first = static_cast<int>(blockIdx.y) * rows_per_block, last = min(args.rows, first + rows_per_block);
   SliceRows rows, next;
-  if (kReadAhead) next = ReadRows(args, first, last, copy, d);
+  next = ReadRows(args, first, last, copy, d);
   for (int t0 = first; t0 < last; t0 += kRowsAtOnce) {
     const int count = min(kRowsAtOnce, last - t0);
-    rows = kReadAhead ? next : ReadRows(args, t0, last, copy, d);
-    if (kReadAhead && t0 + kRowsAtOnce < last) next = ReadRows(args, t0 + kRowsAtOnce, last, copy, d);
+    rows = next;
+    if (t0 + kRowsAtOnce < last) next = ReadRows(args, t0 + kRowsAtOnce, last, copy, d);
     float own[kRowsAtOnce];
 #pragma unroll
     for (int j = 0; j < kRowsAtOnce; ++j) own[j] = ToFloat(rows.own[j]);
@@ -231,7 +228,7 @@ __global__ void __launch_bounds__(256) RowKernel(MhcBoundaryArgs args, Scratch s
   const auto t = static_cast<std::int64_t>(blockIdx.x);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const float* partials = scratch.partials + t * scratch.slices * kPartials;
-  const bool norms = args.x != nullptr && args.norm != nullptr, beside = kReadAhead && norms && warp > 0;
+  const bool norms = args.x != nullptr && args.norm != nullptr, beside = norms && warp > 0;
   const int normer = static_cast<int>(threadIdx.x) - 32;
   BFloat16* x_row = norms ? args.x + t * args.dim : nullptr;
   NormRow held;
@@ -265,14 +262,8 @@ __global__ void __launch_bounds__(256) RowKernel(MhcBoundaryArgs args, Scratch s
     const float mixed = Sinkhorn(sums[at] * r * args.scale[2] + args.base[at], args.sinkhorn_iters, args.hc_eps);
     if (lane < 16) args.comb_out[t * 16 + lane] = mixed;
   }
-  if (!norms) return;
-  const float r = 1.0f / sqrtf(sums[kOutputs + 1] / dim + args.norm_eps);
-  if (beside) held.Write(x_row, args.norm, args.dim, normer, r);
-  if (kReadAhead) return;
-  for (int i = static_cast<int>(threadIdx.x); i < args.dim; i += 256) {
-    BFloat16& x = args.x[t * args.dim + i];
-    x = ToBFloat16(ToFloat(args.norm[i]) * (ToFloat(x) * r));
-  }
+  if (!beside) return;
+  held.Write(x_row, args.norm, args.dim, normer, 1.0f / sqrtf(sums[kOutputs + 1] / dim + args.norm_eps));
 }
 
 }  // namespace

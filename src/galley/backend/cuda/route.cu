@@ -9,12 +9,35 @@
 namespace galley::backend::cuda {
 namespace {
 
-constexpr bool kRowBlocks = true;  // a block of threads a row where rows are few; false: the former form alone
 constexpr int kRowThreads = 128;
 
 // softplus as torch has it: above 20 the input itself.
 __device__ float Softplus(float x) {
   return x > 20.0f ? x : log1pf(expf(x));
+}
+
+__device__ __forceinline__ float Score(const RouteArgs& args, const float* logits, std::int64_t row, int expert) {
+  return sqrtf(Softplus(logits[row * args.gate.rows + expert] / args.temperature));
+}
+
+__device__ __forceinline__ float Biased(float sum) {
+  return isnan(sum) ? -INFINITY : sum;  // keeps the order total
+}
+
+__device__ __forceinline__ const float* BiasOf(const RouteArgs& args, std::int64_t row) {
+  const bool image = args.step.image_rows != nullptr && args.step.image_rows[row] != 0 && args.image_bias != nullptr;
+  return image ? args.image_bias : args.bias;
+}
+
+// Every lane's candidate becomes the warp's best: the largest, of equal ones the lowest; `at` == `experts` is none.
+__device__ __forceinline__ void ChooseOfWarp(float& best, int& at, int experts) {
+#pragma unroll
+  for (int step = 16; step > 0; step >>= 1) {
+    const float other = __shfl_xor_sync(kFullWarp, best, step);
+    const int other_at = __shfl_xor_sync(kFullWarp, at, step);
+    const bool better = other_at < experts && (at == experts || other > best || (other == best && other_at < at));
+    if (better) best = other, at = other_at;
+  }
 }
 
 __global__ void RouteSelectKernel(RouteArgs args, const float* logits) {
@@ -26,12 +49,10 @@ __global__ void RouteSelectKernel(RouteArgs args, const float* logits) {
   if (t >= args.step.rows) return;
   float* score = shared + warp * 2 * experts;
   float* biased = score + experts;
-  const bool image = args.step.image_rows != nullptr && args.step.image_rows[t] != 0 && args.image_bias != nullptr;
-  const float* bias = image ? args.image_bias : args.bias;
+  const float* bias = BiasOf(args, t);
   for (int e = lane; e < experts; e += 32) {
-    score[e] = sqrtf(Softplus(logits[t * experts + e] / args.temperature));
-    const float b = score[e] + bias[e];
-    biased[e] = isnan(b) ? -INFINITY : b;  // keeps the order total
+    score[e] = Score(args, logits, t, e);
+    biased[e] = Biased(score[e] + bias[e]);
   }
   __syncwarp();
   float sum = 0;
@@ -42,13 +63,7 @@ __global__ void RouteSelectKernel(RouteArgs args, const float* logits) {
     for (int e = lane; e < experts; e += 32) {
       if (!isnan(biased[e]) && (at == experts || biased[e] > best)) best = biased[e], at = e;
     }
-#pragma unroll
-    for (int step = 16; step > 0; step >>= 1) {
-      const float other = __shfl_xor_sync(kFullWarp, best, step);
-      const int other_at = __shfl_xor_sync(kFullWarp, at, step);
-      const bool better = other_at < experts && (at == experts || other > best || (other == best && other_at < at));
-      if (better) best = other, at = other_at;
-    }
+    ChooseOfWarp(best, at, experts);
     sum += score[at];
     if (lane == 0) args.experts[t * args.topk + i] = at;
     __syncwarp();
@@ -68,13 +83,11 @@ __global__ void __launch_bounds__(kRowThreads) RouteRowKernel(RouteArgs args, co
   __shared__ float score[PerLane * 32], biased[PerLane * 32];
   const int experts = static_cast<int>(args.gate.rows), tid = static_cast<int>(threadIdx.x);
   const std::int64_t t = blockIdx.x;
-  const bool image = args.step.image_rows != nullptr && args.step.image_rows[t] != 0 && args.image_bias != nullptr;
-  const float* bias = image ? args.image_bias : args.bias;
+  const float* bias = BiasOf(args, t);
 #pragma unroll 4
   for (int e = tid; e < experts; e += kRowThreads) {
-    score[e] = sqrtf(Softplus(logits[t * experts + e] / args.temperature));
-    const float b = score[e] + bias[e];
-    biased[e] = isnan(b) ? -INFINITY : b;  // keeps the order total
+    score[e] = Score(args, logits, t, e);
+    biased[e] = Biased(score[e] + bias[e]);
   }
   __syncthreads();
   if (tid >= 32) return;
@@ -89,13 +102,7 @@ __global__ void __launch_bounds__(kRowThreads) RouteRowKernel(RouteArgs args, co
     for (int j = 0; j < PerLane; ++j) {
       if (!isnan(own[j]) && (at == experts || own[j] > best)) best = own[j], at = j * 32 + tid;
     }
-#pragma unroll
-    for (int step = 16; step > 0; step >>= 1) {
-      const float other = __shfl_xor_sync(kFullWarp, best, step);
-      const int other_at = __shfl_xor_sync(kFullWarp, at, step);
-      const bool better = other_at < experts && (at == experts || other > best || (other == best && other_at < at));
-      if (better) best = other, at = other_at;
-    }
+    ChooseOfWarp(best, at, experts);
     sum += score[at];
     if (tid == i) {
       chosen_score = score[at];
@@ -113,7 +120,7 @@ __global__ void __launch_bounds__(kRowThreads) RouteRowKernel(RouteArgs args, co
 
 void RouteSelect(const RouteArgs& args, const float* logits, cudaStream_t stream) {
   if (args.step.rows == 0) return;
-  if (kRowBlocks && args.step.rows < 512 && args.topk <= 32 && args.gate.rows <= 512) {
+  if (args.step.rows < 512 && args.topk <= 32 && args.gate.rows <= 512) {
     const auto kernel = args.gate.rows <= 384 ? RouteRowKernel<12> : RouteRowKernel<16>;
     return LaunchKernel(kernel, static_cast<unsigned>(args.step.rows), kRowThreads, 0, stream, args, logits);
   }

@@ -17,7 +17,7 @@ constexpr int kStages = F == WeightFormat::kMxfp4&& NT == 4 ? 2 : 4;
 template <WeightFormat F, int NT>
 using DotOf = StreamDot<F, kTiles, NT, kStages<F, NT>, kThreads>;
 
-// Blocks of K that bf16 weights are read ahead; 1: the former form. They are small matrices here (the gate: 12 blocks
+// Blocks of K that bf16 weights are read ahead. They are small matrices here (the gate: 12 blocks
 // of threads), whose time is the latency of their loads one after the other.
 constexpr int kBFloat16Ahead = 6, kBFloat16Stages = 8;
 
@@ -54,7 +54,7 @@ struct DeepDot : StreamDot<WeightFormat::kBF16, kTiles, NT, kBFloat16Stages, kTh
   }
 };
 template <WeightFormat F>
-constexpr bool kDeep = F == WeightFormat::kBF16&& kBFloat16Ahead > 1;
+constexpr bool kDeep = F == WeightFormat::kBF16;
 template <WeightFormat F, int NT>
 using NarrowDot = std::conditional_t<kDeep<F>, DeepDot<NT>, DotOf<F, NT>>;
 

@@ -64,7 +64,8 @@ struct Engine::Impl {
   bool stopping = false;
   bool clear_cache = false;
   std::int64_t next_id = 0;
-  std::int64_t open_requests = 0;
+  std::int64_t open_requests = 0;  // whose last event has not returned from its sink
+  std::int64_t room_taken = 0;     // as open_requests, but less before the last event: who gets it finds room
   EngineStats stats;
   // Made by the first request that bans words.
   std::once_flag sort_tokens;
@@ -93,7 +94,7 @@ struct Engine::Impl {
   }
 
   // Whether one more request may come: those that run, one sequence each, and those that wait. Requires the mutex.
-  [[nodiscard]] bool HasRoom() const { return open_requests < std::int64_t{options.queue_max} + options.max_seqs; }
+  [[nodiscard]] bool HasRoom() const { return room_taken < std::int64_t{options.queue_max} + options.max_seqs; }
 
   // engine_submit.cc: whether a request may come now. Requires the mutex. Errors: kUnavailable, kResourceExhausted.
   [[nodiscard]] Status CheckOpen() const;

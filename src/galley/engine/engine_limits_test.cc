@@ -91,6 +91,22 @@ TEST(EngineLimits, WithoutAQueueOneRunsAndTheNextIsRefusedBeforeItIsLookedAt) {
   EXPECT_EQ(engine->Submit(bad, [](const EngineEvent&) {}).error().code, ErrorCode::kInvalidArgument);
 }
 
+TEST(EngineLimits, WhoGetsTheLastEventFindsRoom) {
+  const auto engine = Make(Smallest());
+  Record next;
+  Result<RequestId> id = Err(ErrorCode::kInternal, "not submitted");
+  Record first;
+  ASSERT_TRUE(engine->Submit(Request(1, 4), [&](const EngineEvent& event) {
+    const auto* finished = std::get_if<FinishedEvent>(&event);
+    if (finished != nullptr) id = engine->Submit(Request(2, 4), next.Sink());
+    first.Sink()(event);
+  }));
+  first.WaitUntilDone();
+  ASSERT_TRUE(id) << id.error().ToString();
+  next.WaitUntilDone();
+  ExpectNothingHeld(*engine, 1);
+}
+
 TEST(EngineLimits, OptionsOutsideTheirRangeAreNamed) {
   const auto error = [](void (*spoil)(EngineOptions&)) {
     EngineOptions options = Options();

@@ -179,6 +179,10 @@ void Engine::Impl::ReportFinished(const sched::Finished& event) {
       if (other.branch != event.branch && !found->second.branches[j].finished) FinishBranch(found->second, other);
     }
   }
+  if (event.request_done) {
+    std::lock_guard lock(mutex);
+    --room_taken;
+  }
   FinishBranch(found->second, event);
   if (!event.request_done) return;
   live.erase(found);

@@ -98,7 +98,7 @@ Status Engine::Impl::CheckOpen() const {
   if (closed) return Err(ErrorCode::kUnavailable, "the engine takes no more requests; it is shutting down");
   if (HasRoom()) return {};
   return Err(ErrorCode::kResourceExhausted,
-             fmt::format("{} requests run or wait, as many as may; at most {} wait. Try again later", open_requests,
+             fmt::format("{} requests run or wait, as many as may; at most {} wait. Try again later", room_taken,
                          options.queue_max),
              "queue");
 }
@@ -136,6 +136,7 @@ Result<RequestId> Engine::Submit(EngineRequest request, EventSink sink) {
     RETURN_IF_ERROR(impl_->CheckOpen());  // others may have come meanwhile
     id = RequestId(impl_->next_id++);
     ++impl_->open_requests;
+    ++impl_->room_taken;
     arrival.request.id = id;
     impl_->arrivals.push_back(std::move(arrival));
   }

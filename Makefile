@@ -32,8 +32,9 @@ run: build/release/build.ninja ## Continue PROMPT="…" with the embedded nano m
 	@printf '%s' "$$PROMPT"
 	@build/release/galley generate $(RUN_ARGS) "$$PROMPT"
 
-test: build ## Build and run the fast tests (a minute at most on two idle cores, after the build)
-	@$(CTEST) --test-dir build/release -LE slow $(CTEST_ARGS)
+test: build/release/build.ninja ## Build the program and the fast tests and run them (a minute on two idle cores, after the build)
+	@cmake --build build/release -j $(JOBS) --target galley fast_tests
+	@$(CTEST) --test-dir build/release -LE slow -E _NOT_BUILT $(CTEST_ARGS)
 
 test-all: build ## Build and run every test, those labelled slow as well
 	@$(CTEST) --test-dir build/release $(CTEST_ARGS)
@@ -67,8 +68,8 @@ fuzz: ## Run each fuzz target for FUZZ_SECONDS (20) seconds; needs clang
 	@bash scripts/run_fuzzers.sh build/fuzz $(FUZZ_SECONDS)
 
 asan tsan: %: build/%/build.ninja ## Build with sanitizers and run the fast tests (asan covers undefined behaviour too)
-	@cmake --build build/$@ -j $(JOBS)
-	@$(CTEST) --test-dir build/$@ -LE slow $(CTEST_ARGS)
+	@cmake --build build/$@ -j $(JOBS) --target galley fast_tests
+	@$(CTEST) --test-dir build/$@ -LE slow -E _NOT_BUILT $(CTEST_ARGS)
 
 cuda: packages ## Build the CUDA backend, its tests and benchmark into build/cuda (needs nvcc 12.8; CUDA_ARCHS="90a-real" for one GPU)
 	@cmake --preset release -B build/cuda -DGALLEY_CUDA=ON $(if $(CUDA_ARCHS),-DGALLEY_CUDA_ARCHITECTURES="$(CUDA_ARCHS)") >/dev/null

@@ -13,6 +13,11 @@ function(galley_layer)
   endif()
 endfunction()
 
+# What `make test` builds: the program and every test without the label `slow`.
+if(GALLEY_TESTS)
+  add_custom_target(fast_tests)
+endif()
+
 # tests/support/paths.h in front of every test, and its values.
 if(GALLEY_TESTS)
   add_library(galley_test_paths STATIC "${PROJECT_SOURCE_DIR}/tests/support/paths.cc")
@@ -34,6 +39,9 @@ function(galley_test)
     ${ARG_LINK} galley_test_paths galley_compile_options GTest::gmock GTest::gtest_main)
   # Tests spend their time in the libraries, so they need not be optimised as well as these; they build faster.
   target_compile_options(${ARG_NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
+  if(NOT "slow" IN_LIST ARG_LABELS)
+    add_dependencies(fast_tests ${ARG_NAME})
+  endif()
   gtest_discover_tests(${ARG_NAME}
     DISCOVERY_MODE PRE_TEST
     PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")

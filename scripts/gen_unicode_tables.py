@@ -28,7 +28,7 @@ def value(code):
 
 def rows(numbers, per_row):
     for start in range(0, len(numbers), per_row):
-        yield "    " + ", ".join(str(n) for n in numbers[start:start + per_row]) + ","
+        yield "    " + ",".join(str(n) for n in numbers[start:start + per_row]) + ","
 
 
 def generate():

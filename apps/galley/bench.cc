@@ -15,7 +15,8 @@ namespace {
 constexpr BenchKind kKinds[] = {
     {"throughput", "many requests at once through the engine", RunBenchThroughput},
     {"verify-plan", "planning of verify lengths on simulated devices", RunBenchVerifyPlan},
-    {"layers", "one layer at its true shape on the processor", RunBenchLayers},
+    {"layers", "one layer at its true shape on the processor or, with --backend cuda, a GPU", RunBenchLayers},
+    {"kernels", "ops of the cuda backend at their true shapes", RunBenchKernels},
 };
 
 std::string KindsText() {

@@ -16,6 +16,9 @@ struct BenchKind {
 
 // bench_layers.cc
 Result<int> RunBenchLayers(Context& context);
+Result<int> RunBenchKernels(Context& context);
+// bench_cuda.cc, in builds with the CUDA backend. `layers`: a decode layer only.
+Result<int> RunBenchCuda(Context& context, bool layers);
 // bench_throughput.cc
 Result<int> RunBenchThroughput(Context& context);
 // bench_verify_plan.cc

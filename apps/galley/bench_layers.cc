@@ -423,13 +423,30 @@ void Report(Terminal& terminal, std::vector<Op> ops, const Stopwatch& watch, con
   line("the layer", all_ms, all_work);
 }
 
+Result<int> RunCuda([[maybe_unused]] Context& context, [[maybe_unused]] bool layers) {
+#ifdef GALLEY_CUDA
+  return RunBenchCuda(context, layers);
+#else
+  return Err(ErrorCode::kUnsupported, "this build has no cuda backend; make one with `make cuda`", "backend");
+#endif
+}
+
 }  // namespace
+
+Result<int> RunBenchKernels(Context& context) {
+  const std::string& backend = context.values.String("backend");
+  if (backend == "cuda") return RunCuda(context, /*layers=*/false);
+  return Err(ErrorCode::kUnsupported,
+             fmt::format("measures the cuda backend only, not {}; add --backend cuda", backend), "kernels");
+}
 
 Result<int> RunBenchLayers(Context& context) {
   const options::Values& values = context.values;
   const std::string &shape_name = values.String("shape"), &backend_name = values.String("backend");
+  if (backend_name == "cuda") return RunCuda(context, /*layers=*/true);
   if (backend_name != "cpu" && backend_name != "auto") {
-    return Err(ErrorCode::kUnsupported, fmt::format("measures the cpu backend only, not {}", backend_name), "layers");
+    return Err(ErrorCode::kUnsupported, fmt::format("measures the cpu and cuda backends, not {}", backend_name),
+               "layers");
   }
   const auto* shape =
       std::find_if(std::begin(kShapes), std::end(kShapes), [&](const Shape& s) { return s.name == shape_name; });

@@ -98,6 +98,18 @@ Status FollowGolden(const TensorMap& golden, const options::Values& values, std:
   return {};
 }
 
+// An error if there were tensors of the golden file that nothing here can be compared with.
+Status AllCompared(const std::vector<engine::Difference>& rows, const std::string& where) {
+  const auto apart = [](const engine::Difference& row) { return !row.note.empty(); };
+  const auto first = std::find_if(rows.begin(), rows.end(), apart);
+  if (first == rows.end()) return {};
+  return Err(ErrorCode::kInvalidArgument,
+             fmt::format("{} of {} tensors could not be compared, first {}: {}; the file has to be of the same model "
+                         "(--model) and of a run with the same settings",
+                         std::count_if(rows.begin(), rows.end(), apart), rows.size(), first->name, first->note),
+             where);
+}
+
 }  // namespace
 
 Result<int> RunDump(Context& context) {
@@ -138,7 +150,9 @@ Result<int> RunDump(Context& context) {
   ASSIGN_OR_RETURN(const TensorMap ours, engine::Dump(options));
   if (!out.empty()) RETURN_IF_ERROR(engine::WriteTensors(out, ours));
   if (!compare.empty()) {
-    context.terminal.WriteForeign(engine::DifferenceTable(engine::CompareTensors(ours, golden)));
+    const std::vector<engine::Difference> rows = engine::CompareTensors(ours, golden);
+    context.terminal.WriteForeign(engine::DifferenceTable(rows));
+    RETURN_IF_ERROR(AllCompared(rows, compare));
   }
   return kExitOk;
 }

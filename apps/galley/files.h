@@ -39,13 +39,14 @@ inline constexpr std::size_t kPromptBytesMax = std::size_t{64} << 20;
 // `share/galley/models/nano` beside the installed one. kNotFound says where it looked.
 [[nodiscard]] Result<std::filesystem::path> ModelDir(const Context& context);
 
-// --backend, --isa, --threads, --experts and --expert-memory, into any of the engine's structures of options: every
-// command that takes them reads them here.
+// --backend, --isa, --threads, --cuda-graphs, --experts and --expert-memory, into any of the engine's structures of
+// options: every command that takes them reads them here.
 template <typename Options>
 void ReadDevice(const options::Values& values, Options& options) {
   options.backend = values.String("backend");
   options.isa = values.String("isa");
   options.threads = static_cast<int>(values.Int("threads"));
+  options.cuda_graphs = values.String("cuda-graphs") == "on";
   if (values.String("experts") == "disk") options.expert_memory = values.Int("expert-memory");
 }
 

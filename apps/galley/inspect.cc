@@ -13,6 +13,10 @@ Result<int> RunInspect(Context& context) {
   if (context.arguments.size() > 1) {
     return Err(ErrorCode::kInvalidArgument, "one model at a time", context.arguments[1]);
   }
+  if (!context.arguments.empty() && context.values.source("model") == options::Source::kCommandLine) {
+    return Err(ErrorCode::kInvalidArgument, "the model is named twice, by --model and by the argument",
+               context.arguments[0]);
+  }
   std::filesystem::path dir;
   if (context.arguments.empty()) {
     ASSIGN_OR_RETURN(dir, ModelDir(context));

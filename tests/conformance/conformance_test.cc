@@ -18,7 +18,12 @@ namespace {
 
 Result<std::unique_ptr<backend::Backend>> MakeBackend(const std::string& name) {
 #ifdef GALLEY_CUDA
+  using backend::ProductForm;
   if (name == "cuda") return backend::MakeCudaBackend({});
+  if (name == "cuda_stream")
+    return backend::MakeCudaBackend({.linears = ProductForm::kStream, .experts = ProductForm::kStream});
+  if (name == "cuda_split")
+    return backend::MakeCudaBackend({.linears = ProductForm::kSplit, .experts = ProductForm::kSplit});
 #endif
   if (name == "cpu")
     return backend::cpu::CpuBackend::Create({.threads = UsableProcessors(), .isa = "auto", .processors = {}});
@@ -29,7 +34,7 @@ Result<std::unique_ptr<backend::Backend>> MakeBackend(const std::string& name) {
 
 std::vector<std::string> BackendNames() {
 #ifdef GALLEY_CUDA
-  return {"cuda"};
+  return {"cuda", "cuda_stream", "cuda_split"};
 #else
   return {"ref", "cpu"};
 #endif
@@ -61,6 +66,23 @@ TEST_P(Conformance, EqualsRef) {
                 Distance(ours[i], theirs[i]), ours[i].limit);
   }
 }
+
+#ifdef GALLEY_CUDA
+// Every form of a product gives the same bits, so that which one runs is a matter of speed alone.
+TEST(ConformanceOfForms, EqualBits) {
+  for (const OpCase& op_case : OpCases()) {
+    auto stream = MakeBackend("cuda_stream"), split = MakeBackend("cuda_split");
+    ASSERT_TRUE(stream && split);
+    const auto a = RunOn(**stream, op_case, 7), b = RunOn(**split, op_case, 7);
+    ASSERT_TRUE(a) << op_case.name << ": " << a.error().ToString();
+    ASSERT_TRUE(b) << op_case.name << ": " << b.error().ToString();
+    const std::vector<Output>&left = *a, &right = *b;
+    for (std::size_t i = 0; i < left.size(); ++i) {
+      EXPECT_TRUE(left[i].bytes == right[i].bytes) << op_case.name << " " << left[i].name;
+    }
+  }
+}
+#endif
 
 std::vector<std::size_t> Indices() {
   std::vector<std::size_t> all;

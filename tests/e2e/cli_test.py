@@ -220,7 +220,7 @@ class Errors(unittest.TestCase):
     def test_placement_that_cannot_be(self):
         self.refused("invalid_argument", "give at least 208896", "generate", "--experts", "disk", "--expert-memory", "1KiB", "Hi")
         self.refused("unsupported", "use --backend cpu", "generate", "--experts", "disk", "--backend", "ref", "Hi")
-        self.refused("unsupported", "measures the cpu backend only, not ref", "bench", "layers", "--backend", "ref")
+        self.refused("unsupported", "measures the cpu and cuda backends, not ref", "bench", "layers", "--backend", "ref")
 
     def test_no_model_there(self):
         self.refused("not_found", "/nonexistent", "generate", "--model", "/nonexistent", "Hi")
@@ -618,6 +618,16 @@ class Tools(unittest.TestCase):
         self.assertTrue(report)
         missing = run("inspect", "/nonexistent")
         self.assertEqual(missing.returncode, EXIT["not_found"])
+        self.assertEqual(run("inspect", "--json", "--model", NANO).stdout, run("inspect", "--json", NANO).stdout)
+        twice = run("inspect", "--model", NANO, NANO)
+        self.assertEqual(twice.returncode, EXIT["invalid_argument"])
+        self.assertIn("named twice", twice.stderr)
+
+    def test_dump_of_another_model(self):
+        outcome = run("dump", "--compare", PROBE / "golden_t5.safetensors")
+        self.assertEqual(outcome.returncode, EXIT["invalid_argument"])
+        self.assertIn("could not be compared", outcome.stderr)
+        self.assertIn("instead of", outcome.stdout)  # the table is printed all the same
 
     def test_plan(self):
         outcome = run("plan", "--max-seqs", 4, "--max-tokens", 1000)

@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "galley/backend/cpu/cpu_backend.h"
 #ifdef GALLEY_CUDA
 #include "galley/backend/cuda/cuda_backend.h"
 #endif
+#include "galley/backend/decorator.h"
 #include "galley/backend/ref/ref_backend.h"
 #include "galley/base/check.h"
 #include "galley/base/rng.h"
@@ -35,18 +37,35 @@ std::vector<TokenId> RandomIds(std::size_t count, std::uint32_t stream) {
   return ids;
 }
 
+// Steps of up to 256 rows are padded and repeated (Backend::RunRepeated), or not.
+enum class Steps { kRepeated, kPlain };
+
+// What a backend that does not repeat steps becomes when it claims to.
+class Repeating : public backend::BackendDecorator {
+ public:
+  using BackendDecorator::BackendDecorator;
+  [[nodiscard]] bool repeats_steps() const override { return true; }
+};
+
 // Backends under test, by name.
 class Invariance : public testing::TestWithParam<const char*> {
  public:
-  static std::unique_ptr<backend::Backend> MakeBackend(int threads) {
-    if (std::string_view(GetParam()) == "ref") return std::make_unique<backend::RefBackend>(threads);
+  static std::unique_ptr<backend::Backend> MakeBackend(int threads, Steps steps) {
 #ifdef GALLEY_CUDA
-    if (std::string_view(GetParam()) == "cuda") {
-      auto cuda = backend::MakeCudaBackend({});
+    if (std::string_view(GetParam()).starts_with("cuda")) {
+      using backend::ProductForm;
+      const ProductForm form = std::string_view(GetParam()) == "cuda/split" ? ProductForm::kSplit : ProductForm::kAuto;
+      auto cuda = backend::MakeCudaBackend(
+          {.device = 0, .graphs = steps == Steps::kRepeated, .linears = form, .experts = form});
       CHECK(cuda) << cuda.error().ToString();
       return std::move(*cuda);
     }
 #endif
+    if (steps == Steps::kPlain) return MakeOnHost(threads);
+    return std::make_unique<Repeating>(MakeOnHost(threads));
+  }
+  static std::unique_ptr<backend::Backend> MakeOnHost(int threads) {
+    if (std::string_view(GetParam()) == "ref") return std::make_unique<backend::RefBackend>(threads);
     auto made = backend::cpu::CpuBackend::Create({.threads = threads, .isa = GetParam() + 4, .processors = {}});
     EXPECT_TRUE(made) << made.error().ToString();
     return std::move(*made);
@@ -59,7 +78,7 @@ class Invariance : public testing::TestWithParam<const char*> {
 
 // A model with its own memory; the probe checkpoint has every kind of layer.
 struct Rig {
-  explicit Rig(int threads = 2) : backend(Invariance::MakeBackend(threads)) {
+  explicit Rig(int threads = 2, Steps steps = Steps::kPlain) : backend(Invariance::MakeBackend(threads, steps)) {
     auto opened = model::Checkpoint::Open(kProbe);
     EXPECT_TRUE(opened) << opened.error().ToString();
     checkpoint = std::make_unique<model::Checkpoint>(std::move(*opened));
@@ -225,6 +244,69 @@ TEST_P(Invariance, SequencesThatShareAStepDoNotSeeEachOther) {
     }
   }
   for (std::size_t i = 0; i < runs.size(); ++i) EXPECT_TRUE(SameBits(runs[i].logits, alone[i])) << "sequence " << i;
+}
+
+// Steps as decode with drafts makes them: one to five rows of each sequence, some sequences missing.
+std::vector<std::vector<float>> DecodeTogether(Rig& rig, std::vector<SequenceRun>& runs, std::uint32_t steps) {
+  for (std::uint32_t step = 0; step < steps; ++step) {
+    std::vector<model::SequenceInput> inputs;
+    std::vector<SequenceRun*> owners;
+    for (SequenceRun& run : runs) {
+      const auto words = Philox4x32({step, static_cast<std::uint32_t>(run.slot.value), 10, 0}, {5, 0});
+      // Often the same again, so that steps repeat.
+      const std::size_t rows = step % 4 != 0 ? 1 : words[0] % 6;
+      if (rows == 0) continue;
+      inputs.push_back(run.Next(rows));
+      owners.push_back(&run);
+    }
+    if (inputs.empty()) continue;
+    const auto result = rig.model->Forward(inputs, *rig.state);
+    EXPECT_TRUE(result) << result.error().ToString();
+    if (!result) break;
+    const float* at = *result;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      owners[i]->Collect(at, inputs[i].logit_rows);
+      at += static_cast<std::ptrdiff_t>(inputs[i].logit_rows) * rig.checkpoint->config().vocab_size;
+    }
+  }
+  std::vector<std::vector<float>> logits;
+  for (SequenceRun& run : runs) logits.push_back(run.logits);
+  return logits;
+}
+
+TEST_P(Invariance, RepeatedStepsEqualPlainOnes) {
+  constexpr std::uint32_t kSteps = 40;
+  std::vector<std::vector<float>> logits[2];
+  std::vector<std::uint8_t> history[2];
+  for (const Steps steps : {Steps::kPlain, Steps::kRepeated}) {
+    Rig rig(2, steps);
+    std::vector<SequenceRun> runs;
+    for (int i = 0; i < kSlots; ++i) {
+      // 40 rows of prompt are a step of their own; the rest is decoded.
+      const std::vector<TokenId> ids = RandomIds(300, static_cast<std::uint32_t>(20 + i));
+      runs.emplace_back(rig, i, std::vector<TokenId>(ids.begin(), ids.begin() + 40));
+      runs.back().Alone(40);
+      runs.back().ids = ids;
+    }
+    const auto index = static_cast<std::size_t>(steps == Steps::kPlain ? 0 : 1);
+    logits[index] = DecodeTogether(rig, runs, kSteps);
+    for (const SequenceRun& run : runs) {
+      const std::vector<std::uint8_t> bytes = run.History();
+      history[index].insert(history[index].end(), bytes.begin(), bytes.end());
+    }
+#ifdef GALLEY_CUDA
+    if (steps == Steps::kRepeated) {
+      const backend::CudaGraphCounts counts = backend::GraphCountsOf(*rig.backend);
+      std::printf("  graphs: %d recorded, %lld replays, %zu nodes, %.2f MiB each\n", counts.recorded,
+                  static_cast<long long>(counts.replayed), counts.nodes_max,
+                  static_cast<double>(counts.bytes) / (1 << 20) / std::max(counts.recorded, 1));
+      EXPECT_TRUE(counts.on) << "recording was given up";
+      EXPECT_GT(counts.replayed, 20);
+    }
+#endif
+  }
+  for (std::size_t i = 0; i < kSlots; ++i) EXPECT_TRUE(SameBits(logits[0][i], logits[1][i])) << "sequence " << i;
+  EXPECT_EQ(history[0], history[1]);
 }
 
 TEST_P(Invariance, ThreadsDoNotMatter) {

@@ -1,39 +1,100 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Everything that needs a GPU: the op table against ref, goldens, invariance, and with SANITIZE=1 the op table under
-# compute-sanitizer. Run from anywhere after `make cuda`, on a machine with a GPU. Prints one line a part and the
-# complaints of parts that fail; whole logs go to LOGS (build/cuda/gpu-logs).
+# Everything that needs a GPU, in one go: the op table against ref, goldens, invariance, recorded steps, benchmarks, and
+# what time is left under compute-sanitizer. Run from anywhere after `make cuda`, on a machine with a GPU. One line a
+# part, figures under those that measure, and the complaints of parts that fail, which stop nothing. The most worthwhile
+# parts come first; each has its own time, and none begins that could end after SECONDS_MAX (540). BUILD is the folder of
+# the programs (build/cuda), LOGS that of whole logs. PARTS="a b": only these. `tests/gpu/run.sh pack DIR` puts
+# the stripped programs into DIR/programs.tgz, for a machine that has the sources but no compiler: run it there with
+# BUILD=DIR.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build=${BUILD:-build/cuda}
+programs=(galley tests/conformance/conformance_cuda_test tests/golden/invariance_cuda_test tests/golden/golden_cuda_test
+  tests/golden/golden_slow_cuda_test)
+if [[ ${1:-} == pack ]]; then
+  stripped=$(mktemp -d)
+  mkdir -p "$2"
+  for program in "${programs[@]}"; do
+    mkdir -p "$(dirname "$stripped/$program")"
+    strip -o "$stripped/$program" "$build/$program" || exit 1
+  done
+  tar czf "$2/programs.tgz" -C "$stripped" "${programs[@]}" || exit 1
+  rm -r "$stripped"
+  du -h "$2/programs.tgz"
+  exit 0
+fi
+if [[ -f $build/programs.tgz && ! -x $build/galley ]]; then tar xzf "$build/programs.tgz" -C "$build" || exit 1; fi
 logs=${LOGS:-$build/gpu-logs}
 mkdir -p "$logs"
-command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+[[ ${1:-} == compare_graphs ]] || command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+begin=$(date +%s)
+limit=${SECONDS_MAX:-540}
 status=0
 
-# part NAME COMMAND…: runs it, reports passed or failed and how long it took.
+# part NAME SECONDS SHOW COMMAND…: runs it for at most SECONDS and reports; lines of its log that match SHOW follow.
 part() {
-  local name=$1 start
-  shift
+  local name=$1 most=$2 show=$3 start code left
+  shift 3
+  if [[ -n ${PARTS:-} && " $PARTS " != *" $name "* ]]; then return; fi
   start=$(date +%s)
-  if "$@" >"$logs/$name.log" 2>&1; then
+  left=$((limit - (start - begin)))
+  if ((left < 15)); then
+    printf '%-22s not run: the time is up\n' "$name"
+    return
+  fi
+  timeout $((most < left ? most : left)) "$@" >"$logs/$name.log" 2>&1
+  code=$?
+  if ((code == 0)); then
     printf '%-22s passed in %3d s: %s\n' "$name" "$(($(date +%s) - start))" "$(grep -E 'PASSED|ERROR SUMMARY' "$logs/$name.log" | tail -1)"
   else
-    printf '%-22s FAILED after %d s, see %s\n' "$name" "$(($(date +%s) - start))" "$logs/$name.log"
-    grep -E 'FAILED|instead of|limit|CHECK|Invalid|rror' "$logs/$name.log" | head -20
+    printf '%-22s FAILED (%d) after %d s, see %s\n' "$name" "$code" "$(($(date +%s) - start))" "$logs/$name.log"
+    grep -E 'FAILED|instead of|limit|CHECK|Invalid|rror|Failure|Killed' "$logs/$name.log" | grep -v '  .*relative L2' | head -12
     status=1
   fi
+  if [[ -n $show ]]; then grep -E "$show" "$logs/$name.log"; fi
 }
 
-part conformance "$build/tests/conformance/conformance_cuda_test"
-part invariance "$build/tests/golden/invariance_cuda_test"
-part golden "$build/tests/golden/golden_cuda_test"
-part golden_slow "$build/tests/golden/golden_slow_cuda_test"
+galley=$build/galley
+export BUILD=$build LOGS=$logs
+nano=(--model models/nano --backend cuda)
+# The same tokens with recorded steps and without, and how fast.
+compare_graphs() {
+  local mode
+  for mode in on off; do
+    "$galley" generate "${nano[@]}" --cuda-graphs "$mode" --raw --temperature 0 --max-tokens 400 --show-timings \
+      "Once upon a time" >"$logs/tokens_$mode.txt" 2>"$logs/timings_$mode.txt" || return 1
+    echo "graphs $mode: $(tr '\n' ' ' <"$logs/timings_$mode.txt")"
+  done
+  cmp "$logs/tokens_on.txt" "$logs/tokens_off.txt" || return 1
+  for mode in on off; do
+    echo "graphs $mode, many at once:"
+    "$galley" bench throughput "${nano[@]}" --cuda-graphs "$mode" --requests 64 --prompt-len 32 --output-len 64 \
+      --concurrency 1,8,64 --speculation off --seed 1 || return 1
+  done
+}
+
+if [[ ${1:-} == compare_graphs ]]; then
+  compare_graphs
+  exit
+fi
+
+conformance=$build/tests/conformance/conformance_cuda_test
+part forms 90 '' "$conformance" --gtest_filter='ConformanceOfForms*'
+part conformance 100 '' "$conformance" --gtest_filter='-ConformanceOfForms*:*/cuda_stream_*:*/cuda_split_*'
+part invariance 80 'graphs:' "$build/tests/golden/invariance_cuda_test"
+part bench_layer 60 '\|' "$galley" bench layers --backend cuda
+part graphs 60 'graphs|token|^ ' tests/gpu/run.sh compare_graphs
+part golden 60 '' "$build/tests/golden/golden_cuda_test"
+part bench_kernels 120 '\|' "$galley" bench kernels --backend cuda --only moe --only dense --only attention --prefill-rows 0
+part conformance_forms 90 '' "$conformance" --gtest_filter='*/cuda_stream_*:*/cuda_split_*'
+part golden_slow 90 '' "$build/tests/golden/golden_slow_cuda_test"
+part memcheck 120 '' compute-sanitizer --tool memcheck --error-exitcode 1 "$conformance" \
+  --gtest_filter='ConformanceOfForms*:*Draw*'
+part bench_rest 90 '\|' "$galley" bench kernels --backend cuda --only mhc --only index
 if [[ ${SANITIZE:-0} == 1 ]]; then
   for tool in memcheck racecheck; do
-    part "$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 "$build/tests/conformance/conformance_cuda_test" \
-      --gtest_filter='-*_true*:*Head_wide*'
+    part "$tool" 600 '' compute-sanitizer --tool "$tool" --error-exitcode 1 "$conformance" --gtest_filter='-*_true*:*Head_wide*'
   done
 fi
-if [[ ${BENCH:-0} == 1 ]]; then "$build/bench/cuda/cuda_kernels_bench" | tee "$logs/bench.md"; fi
 exit $status

@@ -37,6 +37,16 @@ class Buffer {
   std::size_t bytes_ = 0;
 };
 
+// What makes two steps the same sequence of ops with the same arguments: only what their memory holds differs.
+struct StepKey {
+  const void* model = nullptr;  // whose buffers the ops use
+  const void* state = nullptr;
+  std::int32_t rows = 0;
+  std::int32_t position_end = 0;
+
+  friend constexpr bool operator==(const StepKey&, const StepKey&) = default;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -58,6 +68,11 @@ class Backend {
   // From device memory to device memory; ranges do not overlap.
   virtual void CopyOnDevice(void* to, const void* from, std::size_t bytes) = 0;
   [[nodiscard]] virtual Status Synchronize() = 0;
+  // Whether RunRepeated gains anything, so that a model makes its steps alike.
+  [[nodiscard]] virtual bool repeats_steps() const { return false; }
+  // Runs the ops that `issue` issues, or those that an earlier call with an equal key issued: `issue` may not be
+  // called.
+  virtual void RunRepeated([[maybe_unused]] const StepKey& key, const std::function<void()>& issue) { issue(); }
 
   virtual void Embed(const EmbedArgs& args) = 0;
   virtual void EngramRows(const EngramRowsArgs& args) = 0;
@@ -82,6 +97,11 @@ class Backend {
   virtual void DraftAttention(const DraftAttentionArgs& args) = 0;
   virtual void DraftChain(const DraftChainArgs& args) = 0;
   virtual void GatherRows(const GatherRowsArgs& args) = 0;
+
+  // Whether Draw is better than reading the logits and drawing on the host.
+  [[nodiscard]] virtual bool draws() const { return false; }
+  // Waits for the device. Errors: kDevice.
+  [[nodiscard]] virtual Status Draw(const DrawArgs& args);
 };
 
 }  // namespace galley::backend

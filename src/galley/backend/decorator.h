@@ -33,6 +33,8 @@ class BackendDecorator : public Backend {
   }
   void CopyOnDevice(void* to, const void* from, std::size_t bytes) override { inner_->CopyOnDevice(to, from, bytes); }
   [[nodiscard]] Status Synchronize() override { return inner_->Synchronize(); }
+  [[nodiscard]] bool repeats_steps() const override { return inner_->repeats_steps(); }
+  void RunRepeated(const StepKey& key, const std::function<void()>& issue) override { inner_->RunRepeated(key, issue); }
 
   void Embed(const EmbedArgs& args) override { Forward("Embed", &Backend::Embed, args); }
   void EngramRows(const EngramRowsArgs& args) override { Forward("EngramRows", &Backend::EngramRows, args); }
@@ -57,6 +59,8 @@ class BackendDecorator : public Backend {
   }
   void DraftChain(const DraftChainArgs& args) override { Forward("DraftChain", &Backend::DraftChain, args); }
   void GatherRows(const GatherRowsArgs& args) override { Forward("GatherRows", &Backend::GatherRows, args); }
+  [[nodiscard]] bool draws() const override { return inner_->draws(); }
+  [[nodiscard]] Status Draw(const DrawArgs& args) override { return inner_->Draw(args); }
 
  protected:
   virtual void OpBegins([[maybe_unused]] std::string_view op) {}

@@ -330,12 +330,22 @@ struct DraftChainArgs {
 struct HeadArgs {
   int dim = 0;
   int count = 0;
-  const std::int32_t* row_list = nullptr;  // [count], in host memory
+  const std::int32_t* row_list = nullptr;  // [count], in host memory; null: 0 … count - 1
   const BFloat16* x = nullptr;             // [T][D], collapsed, before the norm
   const BFloat16* norm = nullptr;
   float eps = 0;
   Weight head;              // bf16 [V][D]
   float* logits = nullptr;  // [count][V]
+};
+
+// Tokens drawn from rows of logits by the rule of sampling.h. The result is in host memory when the call returns.
+struct DrawArgs {
+  int count = 0;
+  int vocab = 0;
+  const float* logits = nullptr;           // [rows][vocab]
+  const std::int32_t* row_list = nullptr;  // [count], in host memory: which row each draw is from
+  const SampleParams* params = nullptr;    // [count], in host memory
+  std::int32_t* tokens = nullptr;          // [count], in host memory; -1: the row has no next token
 };
 
 // out[i] = in[row_list[i]]; rows of `row_bytes` bytes.

@@ -144,7 +144,9 @@ std::string HelpText(Table table, std::string_view command) {
   for (const std::string_view section : Sections(table, command)) {
     out += fmt::format("{}{}:\n", out.empty() ? "" : "\n", Capitalised(section));
     for (const Spec& spec : table) {
-      if (spec.section == section && (command.empty() || spec.TakenBy(command))) AppendOption(out, spec);
+      // What can only be refused is in the list of all options, with the reason; a command's help has what can be used.
+      const bool listed = command.empty() || (spec.TakenBy(command) && spec.unavailable.empty());
+      if (spec.section == section && listed) AppendOption(out, spec);
     }
   }
   return out;

@@ -266,12 +266,13 @@ TEST(Options, FileOfAnotherCommandIsCheckedButNotUsed) {
               HasSubstr("too large"));
 }
 
-TEST(Options, HelpListsExactlyTheCommandsOptions) {
-  const std::string run = HelpText(kRows, "run"), show = HelpText(kRows, "show");
+TEST(Options, HelpListsExactlyWhatTheCommandCanUse) {
+  const std::string run = HelpText(kRows, "run"), show = HelpText(kRows, "show"), all = HelpText(kRows, {});
   for (const Spec& spec : kRows) {
-    const std::string name = std::string(spec.name) + " ";
-    EXPECT_EQ(run.find("-" + std::string(spec.name)) != std::string::npos, spec.TakenBy("run")) << spec.name;
-    EXPECT_EQ(show.find("-" + std::string(spec.name)) != std::string::npos, spec.TakenBy("show")) << spec.name;
+    const auto lists = [&](const std::string& page) { return page.find("-" + std::string(spec.name)) != page.npos; };
+    EXPECT_EQ(lists(run), spec.TakenBy("run") && spec.unavailable.empty()) << spec.name;
+    EXPECT_EQ(lists(show), spec.TakenBy("show") && spec.unavailable.empty()) << spec.name;
+    EXPECT_TRUE(lists(all)) << spec.name;
   }
   EXPECT_THAT(run, HasSubstr("  --backend ref|cpu|cuda"));
   EXPECT_THAT(run, HasSubstr("--no-color"));

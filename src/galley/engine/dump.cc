@@ -371,6 +371,7 @@ Result<TensorMap> Dump(const DumpOptions& options) {
                                       .backend = options.backend,
                                       .isa = options.isa,
                                       .expert_memory = options.expert_memory,
+                                      .cuda_graphs = options.cuda_graphs,
                                       .threads = options.threads,
                                       .rows_max = options.chunk > 0 ? std::min(options.chunk, length) : length,
                                       .logit_rows_max = kLogitRows,

@@ -34,6 +34,7 @@ struct DumpOptions {
   std::vector<TokenId> ids;
   std::string backend = "ref";
   std::int64_t expert_memory = -1;  // LoadOptions::expert_memory
+  bool cuda_graphs = true;          // LoadOptions::cuda_graphs
   std::string isa = "auto";         // instruction set of the cpu backend
   int threads = 0;
   int chunk = 0;             // rows of a prefill step; 0: the whole prompt in one step

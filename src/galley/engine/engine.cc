@@ -74,6 +74,7 @@ LoadOptions LoadOptionsFor(const EngineOptions& options, const Resolved& resolve
           .backend = options.backend,
           .isa = options.isa,
           .expert_memory = options.expert_memory,
+          .cuda_graphs = options.cuda_graphs,
           .threads = options.threads,
           .rows_max = options.step_rows_max,
           .logit_rows_max = options.max_seqs * (1 + speculation.draft_tokens),

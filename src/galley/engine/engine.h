@@ -35,6 +35,7 @@ struct EngineOptions {
   std::filesystem::path model_dir;
   std::string backend = "ref";
   std::int64_t expert_memory = -1;  // LoadOptions::expert_memory
+  bool cuda_graphs = true;          // LoadOptions::cuda_graphs
   std::string isa = "auto";         // instruction set of the cpu backend
   int threads = 0;                  // of the backend; 0: as many as the process may use
   std::int64_t max_seq_len = 0;     // 0: what the config states

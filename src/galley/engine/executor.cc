@@ -153,9 +153,15 @@ StepOutcome Executor::Run(const StepJob& job) {
     ASSIGN_OR_RETURN(const float* device, ran);
     std::size_t rows = 0;
     for (const model::SequenceInput& input : inputs) rows += static_cast<std::size_t>(input.logit_rows);
-    std::vector<float> logits(rows * static_cast<std::size_t>(loaded_.config().vocab_size));
-    RETURN_IF_ERROR(loaded_.backend().CopyToHost(logits.data(), device, logits.size() * sizeof(float)));
+    std::vector<float> logits;
+    drawn_.clear();
     const auto draw_begin = std::chrono::steady_clock::now();
+    if (DrawsOnDevice(job)) {
+      RETURN_IF_ERROR(DrawOnDevice(job, device));
+    } else {
+      logits.resize(rows * static_cast<std::size_t>(loaded_.config().vocab_size));
+      RETURN_IF_ERROR(loaded_.backend().CopyToHost(logits.data(), device, logits.size() * sizeof(float)));
+    }
     RETURN_IF_ERROR(DrawAll(job, logits, outcome));
     const auto microseconds = [](auto from, auto to) {
       return std::chrono::duration<double, std::micro>(to - from).count();

@@ -136,6 +136,7 @@ class Executor {
     std::optional<TokenId> draft = {};         // for the same position
     std::span<const float> draft_logits = {};  // that it was drawn from; empty: accepted iff equal
     bool forced = false;                       // the draft counts as drawn
+    std::optional<TokenId> drawn = {};         // by the device, -1 being nothing; there are no logits then
   };
 
   // executor_draw.cc
@@ -152,11 +153,18 @@ class Executor {
   void ReportStep(const StepJob& job, double forward_us, double sampler_us);
   // Masks of the step's draws are asked for.
   void StartMasks(const StepJob& job);
-  // `logits` are those of the verify rows of each decode sequence, then one row of each prompt that ends.
+  // Whether the backend can draw the step's tokens, so that only they come back: nothing changes logits or asks for
+  // them.
+  [[nodiscard]] bool DrawsOnDevice(const StepJob& job) const;
+  // Draws every row of the step, drafts being guessed right, into drawn_. `logits` as below, on the device.
+  [[nodiscard]] Status DrawOnDevice(const StepJob& job, const float* logits);
+  // `logits` are those of the verify rows of each decode sequence, then one row of each prompt that ends; empty
+  // when drawn_ is there.
   [[nodiscard]] Status DrawAll(const StepJob& job, const std::vector<float>& logits, StepOutcome& outcome);
   // Draws one sequence's tokens until a draft is not what comes, and reports them.
+  // `first_draw`: of its rows in drawn_, when that is there.
   [[nodiscard]] Status DrawVerified(const StepJob& job, std::size_t decode, std::span<const float> logits,
-                                    StepOutcome& outcome);
+                                    std::size_t first_draw, StepOutcome& outcome);
   // The row's logits with everything applied that changes them: the mask of the constraint and the rules of the
   // request. `row.logits` itself when there is nothing to change.
   [[nodiscard]] std::span<const float> ChangedLogits(const StepJob::Draw& draw, const RowDraw& row,
@@ -191,6 +199,9 @@ class Executor {
   std::vector<std::uint32_t> mask_words_;  // of all of mask_jobs_
   std::vector<float> changed_;             // scratch of ChangedLogits
   std::vector<float> draft_logits_;        // scratch of DrawVerified
+  std::vector<std::int32_t> drawn_;        // of the step, by the device: draws of decode rows, then of prompts' ends
+  std::vector<std::int32_t> drawn_rows_;   // of the step: the row of each
+  std::vector<backend::SampleParams> drawn_params_;
 
   std::function<void()> on_done_;
   std::mutex mutex_;

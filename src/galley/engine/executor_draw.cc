@@ -165,33 +165,76 @@ void Executor::StartMasks(const StepJob& job) {
   mask_worker_.Start(mask_jobs_);
 }
 
+bool Executor::DrawsOnDevice(const StepJob& job) const {
+  if (!loaded_.backend().draws() || options_.speculation.mode == SpeculationMode::kRejection) return false;
+  const auto plain = [](const StepJob::Draw& draw) {
+    const DrawContext& c = *draw.context;
+    return c.constraint == nullptr && c.banned_words.empty() && !HasRules(c.rules) && c.min_tokens == 0 &&
+           c.sampling.top_logprobs < 0;
+  };
+  return std::ranges::all_of(job.draws, plain);
+}
+
+Status Executor::DrawOnDevice(const StepJob& job, const float* logits) {
+  drawn_rows_.clear();
+  drawn_params_.clear();
+  std::int32_t row = 0;
+  for (std::size_t i = 0; i < job.plan.decode.size(); ++i) {
+    const StepJob::Draw& draw = job.draws[static_cast<std::size_t>(job.plan.decode[i].first_draw)];
+    for (std::size_t j = 0; j < verifies_[i].tokens.size(); ++j) {
+      drawn_rows_.push_back(row++);
+      drawn_params_.push_back(ParamsOf(draw, verifies_[i].begin + static_cast<Position>(j) + 1));
+    }
+  }
+  for (const sched::SequenceRows& rows : job.plan.prefill) {
+    if (rows.draws == 0) continue;
+    for (int i = 0; i < rows.draws; ++i) {
+      drawn_rows_.push_back(row);
+      drawn_params_.push_back(ParamsOf(job.draws[static_cast<std::size_t>(rows.first_draw + i)], rows.end()));
+    }
+    ++row;
+  }
+  drawn_.resize(drawn_rows_.size());
+  return loaded_.backend().Draw({.count = static_cast<int>(drawn_rows_.size()),
+                                 .vocab = loaded_.config().vocab_size,
+                                 .logits = logits,
+                                 .row_list = drawn_rows_.data(),
+                                 .params = drawn_params_.data(),
+                                 .tokens = drawn_.data()});
+}
+
 Status Executor::DrawAll(const StepJob& job, const std::vector<float>& logits, StepOutcome& outcome) {
   const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
   outcome.done.draws.resize(job.plan.draws.size());
   outcome.drafts.resize(job.plan.draws.size());
   std::size_t row = 0;
+  const auto logits_of = [&](std::size_t first, std::size_t count) {
+    return logits.empty() ? std::span<const float>() : std::span(logits).subspan(first * vocab, count * vocab);
+  };
   for (std::size_t i = 0; i < job.plan.decode.size(); ++i) {
     const std::size_t rows = verifies_[i].tokens.size();
-    RETURN_IF_ERROR(DrawVerified(job, i, std::span(logits).subspan(row * vocab, rows * vocab), outcome));
+    RETURN_IF_ERROR(DrawVerified(job, i, logits_of(row, rows), row, outcome));
     row += rows;
   }
+  std::size_t draw_number = row;  // in drawn_
   for (const sched::SequenceRows& rows : job.plan.prefill) {
     if (rows.draws == 0) continue;
-    const std::span<const float> row_logits = std::span(logits).subspan(row++ * vocab, vocab);
+    const std::span<const float> row_logits = logits_of(row++, 1);
     for (int i = 0; i < rows.draws; ++i) {
       const auto at = static_cast<std::size_t>(rows.first_draw + i);
       sched::DrawResult& result = outcome.done.draws[at];
       result = {
           .sequence = job.plan.draws[at], .first = static_cast<int>(outcome.tokens.size()), .count = 1, .stop = false};
-      result.stop = DrawInto(job.draws[at], {.at = at, .row = 0, .position = rows.end(), .logits = row_logits},
-                             histories_.at(job.plan.draws[at]), outcome);
+      RowDraw draw{.at = at, .row = 0, .position = rows.end(), .logits = row_logits};
+      if (!drawn_.empty()) draw.drawn = drawn_[draw_number++];
+      result.stop = DrawInto(job.draws[at], draw, histories_.at(job.plan.draws[at]), outcome);
     }
   }
   return {};
 }
 
 Status Executor::DrawVerified(const StepJob& job, std::size_t decode, std::span<const float> logits,
-                              StepOutcome& outcome) {
+                              std::size_t first_draw, StepOutcome& outcome) {
   const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
   const sched::SequenceRows& rows = job.plan.decode[decode];
   const Verify& verify = verifies_[decode];
@@ -217,7 +260,8 @@ Status Executor::DrawVerified(const StepJob& job, std::size_t decode, std::span<
     RowDraw row{.at = at,
                 .row = i,
                 .position = verify.begin + static_cast<Position>(i) + 1,
-                .logits = logits.subspan(i * vocab, vocab)};
+                .logits = logits.empty() ? logits : logits.subspan(i * vocab, vocab)};
+    if (!drawn_.empty()) row.drawn = drawn_[first_draw + i];
     if (i < drafts.size()) {
       row.draft = drafts[i];
       if (!draft_logits.empty()) row.draft_logits = draft_logits.subspan(i * vocab, vocab);
@@ -274,6 +318,7 @@ std::optional<TokenId> Executor::Choose(const StepJob::Draw& draw, const RowDraw
                                         std::span<const float> logits) const {
   const backend::SampleParams params = ParamsOf(draw, row.position);
   if (row.forced) return row.draft;
+  if (row.drawn) return *row.drawn < 0 ? std::nullopt : row.drawn;
   if (row.draft_logits.empty()) return backend::SampleRow(logits, params);
   const std::vector<backend::TokenChance> target = backend::SampleChances(logits, params);
   if (target.empty()) return std::nullopt;
@@ -288,7 +333,8 @@ Result<GeneratedToken> Executor::DrawOne(const StepJob::Draw& draw, const RowDra
     if (wanted == mask.filled) RETURN_IF_ERROR(mask.status);
     CHECK(wanted < mask.filled) << "row " << wanted << " has no mask behind a draft that was drawn";
   }
-  const std::optional<TokenId> id = Choose(draw, row, ChangedLogits(draw, row, history.output));
+  const std::optional<TokenId> id =
+      Choose(draw, row, row.drawn ? std::span<const float>() : ChangedLogits(draw, row, history.output));
   if (!id) {
     return Err(ErrorCode::kInternal,
                fmt::format("no token can follow position {}: every logit is minus infinity or NaN", row.position - 1));

@@ -162,6 +162,7 @@ Result<std::unique_ptr<Generator>> Generator::Create(const GeneratorOptions& opt
   engine.backend = options.backend;
   engine.isa = options.isa;
   engine.expert_memory = options.expert_memory;
+  engine.cuda_graphs = options.cuda_graphs;
   engine.threads = options.threads;
   engine.max_seq_len = options.max_seq_len;
   engine.max_seqs = 1;

@@ -82,6 +82,7 @@ struct GeneratorOptions {
   std::int64_t max_seq_len = 0;  // 0: what the config states
   std::string backend = "ref";
   std::int64_t expert_memory = -1;  // LoadOptions::expert_memory
+  bool cuda_graphs = true;          // LoadOptions::cuda_graphs
   std::string isa = "auto";         // instruction set of the cpu backend
 };
 

@@ -29,19 +29,19 @@ constexpr int kRowsMax = 1 << 16;
 struct BackendEntry {
   std::string_view name;
   bool keeps_experts_on_disk;
-  // `threads`: 0 for as many as are good; `expert_memory`: 0 where experts are in memory.
-  Result<std::unique_ptr<backend::Backend>> (*make)(int threads, std::string_view isa, std::size_t expert_memory);
+  // `expert_memory`: 0 where experts are in memory.
+  Result<std::unique_ptr<backend::Backend>> (*make)(const LoadOptions& options, std::size_t expert_memory);
 };
 
-Result<std::unique_ptr<backend::Backend>> MakeRef(int threads, std::string_view, std::size_t) {
+Result<std::unique_ptr<backend::Backend>> MakeRef(const LoadOptions& options, std::size_t) {
   return std::unique_ptr<backend::Backend>(
-      std::make_unique<backend::RefBackend>(threads == 0 ? UsableProcessors() : threads));
+      std::make_unique<backend::RefBackend>(options.threads == 0 ? UsableProcessors() : options.threads));
 }
 
-Result<std::unique_ptr<backend::Backend>> MakeCpu(int threads, std::string_view isa, std::size_t expert_memory) {
-  backend::cpu::Placement placement = backend::cpu::PlaceThreads(threads);
+Result<std::unique_ptr<backend::Backend>> MakeCpu(const LoadOptions& options, std::size_t expert_memory) {
+  backend::cpu::Placement placement = backend::cpu::PlaceThreads(options.threads);
   return backend::cpu::CpuBackend::Create({.threads = placement.threads,
-                                           .isa = isa,
+                                           .isa = options.isa,
                                            .expert_memory = expert_memory,
                                            .processors = std::move(placement.processors)});
 }
@@ -50,7 +50,10 @@ constexpr BackendEntry kBackends[] = {
     {"ref", false, MakeRef},
     {"cpu", true, MakeCpu},
 #ifdef GALLEY_CUDA
-    {"cuda", false, [](int, std::string_view, std::size_t) { return backend::MakeCudaBackend({}); }},
+    {"cuda", false,
+     [](const LoadOptions& options, std::size_t) {
+       return backend::MakeCudaBackend({.device = 0, .graphs = options.cuda_graphs});
+     }},
 #endif
 };
 constexpr std::string_view kFastest = "cpu";  // what "auto" stands for
@@ -82,7 +85,7 @@ Result<std::unique_ptr<backend::Backend>> MakeBackend(const LoadOptions& options
         return Err(ErrorCode::kUnsupported,
                    fmt::format("the {} backend has every expert in memory; use --backend cpu", name), "experts");
       }
-      return entry.make(options.threads, options.isa, static_cast<std::size_t>(expert_memory));
+      return entry.make(options, static_cast<std::size_t>(expert_memory));
     }
     names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
   }
@@ -92,6 +95,15 @@ Result<std::unique_ptr<backend::Backend>> MakeBackend(const LoadOptions& options
 Status CheckRange(std::string_view field, std::int64_t value, std::int64_t low, std::int64_t high) {
   if (value >= low && value <= high) return {};
   return Err(ErrorCode::kInvalidArgument, fmt::format("{} is outside {} … {}", value, low, high), std::string(field));
+}
+
+// What recorded decode steps may take.
+std::int64_t RecordedStepBytes([[maybe_unused]] const LoadOptions& options) {
+#ifdef GALLEY_CUDA
+  if (options.cuda_graphs && BackendName(options.backend) == "cuda")
+    return static_cast<std::int64_t>(backend::kCudaGraphsMax * backend::kCudaGraphBytes);
+#endif
+  return 0;
 }
 
 Result<std::int64_t> SequenceLength(std::int64_t asked, std::int64_t trained) {
@@ -133,6 +145,7 @@ Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) 
                    .slots = options.sequences_max,
                    .snapshots = options.snapshots,
                    .expert_memory = options.expert_memory < 0 ? -1 : ExpertMemory(options),
+                   .recorded_step_bytes = RecordedStepBytes(options),
                    .rewind = options.rewind};
   return sizing;
 }

@@ -24,8 +24,9 @@ struct LoadOptions {
   std::string isa = "auto";     // instruction set of the cpu backend
   // Bytes for routed experts when they stay on disk; -1: they are in memory, 0: half of the memory limit.
   std::int64_t expert_memory = -1;
-  int threads = 0;     // 0: as many as the process may use
-  int rows_max = 256;  // rows of the largest step
+  bool cuda_graphs = true;  // decode steps of the cuda backend are recorded and replayed
+  int threads = 0;          // 0: as many as the process may use
+  int rows_max = 256;       // rows of the largest step
   int logit_rows_max = 1;
   int sequences_max = 1;          // of one step; as many slots are made
   int blocks = 0;                 // history blocks; 0: enough for every slot at full length

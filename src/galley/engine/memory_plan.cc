@@ -132,6 +132,9 @@ Result<MemoryPlan> PlanMemory(const model::Config& config, const MemoryOptions& 
       {MemoryKind::kWorkspace,
        fmt::format("step of {} rows, {} with logits", options.model.rows_max, options.model.logit_rows_max), 1,
        static_cast<std::int64_t>(memory.workspace)});
+  if (options.recorded_step_bytes > 0)
+    plan.items.push_back(
+        {MemoryKind::kTables, "recorded decode steps (--cuda-graphs)", 1, options.recorded_step_bytes});
   plan.items.push_back({MemoryKind::kBlocks, "blocks", options.blocks, block});
   plan.items.push_back({MemoryKind::kSlots, "slots", options.slots, slot});
   if (options.snapshots > 0)

@@ -20,8 +20,9 @@ struct MemoryOptions {
   int blocks = 0;
   int slots = 0;
   int snapshots = 0;
-  std::int64_t expert_memory = -1;  // for routed experts when they stay on disk; -1: all are in memory
-  model::RewindRows rewind = {};    // deepens slots and snapshots
+  std::int64_t expert_memory = -1;       // for routed experts when they stay on disk; -1: all are in memory
+  std::int64_t recorded_step_bytes = 0;  // that a backend may take for decode steps it records and replays
+  model::RewindRows rewind = {};         // deepens slots and snapshots
 };
 
 enum class MemoryKind {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unicode properties that the regex dialect names with \p{…}, and simple case folding. Read-only tables, which
-// scripts/gen_grammar_unicode.pl writes; safe from any thread.
+// Unicode properties that the regex dialect names with \p{…}, and simple case folding, decoded from unicode_tables.h.
+// Safe from any thread.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string_view>
 #include <vector>
 
@@ -18,13 +17,6 @@ struct CodePointRange {
 
 enum class PropertyKind { kGeneralCategory, kScript, kScriptExtensions, kBinary };
 
-struct UnicodeProperty {
-  PropertyKind kind;
-  std::string_view name;
-  std::uint32_t offset;
-  std::uint32_t count;
-};
-
 // `from` folds to `to` (statuses C and S of CaseFolding.txt).
 struct CaseFold {
   std::uint32_t from;
@@ -34,6 +26,7 @@ struct CaseFold {
 // Sorted ranges of a property by long name or alias, spelled exactly as in the database; empty when unknown.
 [[nodiscard]] std::vector<CodePointRange> FindProperty(PropertyKind kind, std::string_view name);
 
-[[nodiscard]] std::span<const CaseFold> SimpleCaseFolds();
+// In order of `from`.
+[[nodiscard]] std::vector<CaseFold> SimpleCaseFolds();
 
 }  // namespace galley::grammar

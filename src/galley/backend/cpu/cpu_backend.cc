@@ -174,7 +174,8 @@ void CpuBackend::Head(const HeadArgs& args) {
   const auto dim = static_cast<std::size_t>(args.dim);
   auto* x = memory_.Take<BFloat16>(static_cast<std::size_t>(args.count) * dim);
   for (std::size_t i = 0; i < static_cast<std::size_t>(args.count); ++i) {
-    std::copy_n(args.x + static_cast<std::size_t>(args.row_list[i]) * dim, dim, x + i * dim);
+    const std::size_t row = args.row_list == nullptr ? i : static_cast<std::size_t>(args.row_list[i]);
+    std::copy_n(args.x + row * dim, dim, x + i * dim);
     NormRow(x + i * dim, args.norm, args.eps, dim);
   }
   const PackedRows packed = PackFor(args.head.format, false, x, args.dim, args.count, args.dim);

@@ -208,14 +208,14 @@ void CpuBackend::IndexSelect(const IndexSelectArgs& args) {
 
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(args.slab.index_dim)) /
                                         std::sqrt(static_cast<double>(args.heads)));
-  // Queries with heads side by side: [dim / 2][groups * 16] pairs of bf16, and their weights.
-  const std::size_t pair_count = dim / 2 * groups * 16;
-  auto* pairs = memory_.Take<std::uint32_t>(all_rows * pair_count);
+  // Queries with heads side by side, [dim][groups * 16], and their weights.
+  const std::size_t query_size = dim * groups * 16;
+  auto* queries = memory_.Take<float>(all_rows * query_size);
   auto* weights = memory_.Take<float>(all_rows * groups * 16);
   worker_memory_.Reserve(dim * sizeof(float));
   team_.Run(rows, 30.0 * rows * static_cast<double>(heads * dim), [&](std::int64_t row, int worker) {
     const auto t = static_cast<std::size_t>(row);
-    std::fill_n(pairs + t * pair_count, pair_count, 0u);
+    if (heads % 16 != 0) std::fill_n(queries + t * query_size, query_size, 0.0f);
     std::fill_n(weights + t * groups * 16, groups * 16, 0.0f);
     const std::span<float> values(reinterpret_cast<float*>(worker_memory_.of(worker)), dim);
     for (std::size_t h = 0; h < heads; ++h) {
@@ -223,10 +223,9 @@ void CpuBackend::IndexSelect(const IndexSelectArgs& args) {
       RotateTail(query, dim, rope + t * static_cast<std::size_t>(args.rope.dims), args.rope.dims, 1.0f);
       ToFloats(query, values.data(), dim);
       FakeQuantizeFp4Index(values);
-      for (std::size_t d = 0; d < dim; ++d) query[d] = ToBFloat16(values[d]);
-      for (std::size_t i = 0; i < dim / 2; ++i) {
-        pairs[t * pair_count + i * groups * 16 + h] =
-            query[2 * i].bits | (static_cast<std::uint32_t>(query[2 * i + 1].bits) << 16);
+      for (std::size_t d = 0; d < dim; ++d) {
+        query[d] = ToBFloat16(values[d]);
+        queries[t * query_size + d * groups * 16 + h] = values[d];  // bf16 holds them exactly
       }
       float& weight = raw_weights[t * heads + h];
       weight = RoundToBFloat16(RoundToBFloat16(weight) * scale);
@@ -246,7 +245,7 @@ void CpuBackend::IndexSelect(const IndexSelectArgs& args) {
     const SequenceEntry& sequence = args.step.sequence_of(t);
     const HistoryEntry entry = EntryAt(args.slab, args.step.blocks + sequence.block_offset, run.first);
     const auto row = static_cast<std::size_t>(t);
-    kernels_.index_scores({.q = pairs + row * pair_count,
+    kernels_.index_scores({.q = queries + row * query_size,
                            .weights = weights + row * groups * 16,
                            .head_groups = static_cast<int>(groups),
                            .dim = args.slab.index_dim,

@@ -24,7 +24,7 @@ inline constexpr std::size_t kListBlock = 64;
 enum class Packing {
   kNatural,  // bf16, for bf16 weights
   kEvenOdd,  // bf16, per 64 columns the even ones, then the odd ones: FP8 weights
-  kStride4,  // bf16, per 128 columns those at 0, 4, 8 …, then 1, 5 …: MXFP4 weights
+  kMxfp4,    // per 128 columns bf16 at 0, 4, 8 …, then 1, 5 …; or integers (kernels/formats.h)
   kFloat,    // fp32 in natural order, for fp32 weights
 };
 
@@ -32,7 +32,7 @@ enum class Packing {
   return (static_cast<std::size_t>(cols) + kChunk - 1) / kChunk * kChunk;
 }
 [[nodiscard]] constexpr std::size_t PackedBytes(Packing packing, std::int64_t cols) {
-  return PaddedColumns(cols) * (packing == Packing::kFloat ? 4 : 2);
+  return PaddedColumns(cols) * (packing == Packing::kFloat || packing == Packing::kMxfp4 ? 4 : 2);
 }
 [[nodiscard]] constexpr Packing PackingOf(WeightFormat format) {
   switch (format) {
@@ -43,13 +43,13 @@ enum class Packing {
     case WeightFormat::kFp8Block32:
       return Packing::kEvenOdd;
     case WeightFormat::kMxfp4:
-      return Packing::kStride4;
+      return Packing::kMxfp4;
   }
   return Packing::kNatural;
 }
 
 // One row of bf16 activations, packed. `quantise`: through the FP8 activation quantiser first (groups of 32; cols is a
-// multiple of 32 then).
+// multiple of 32 then). Rows for MXFP4 weights always are.
 struct PackArgs {
   const BFloat16* x = nullptr;
   std::int64_t cols = 0;
@@ -94,13 +94,13 @@ struct AttendArgs {
 };
 [[nodiscard]] constexpr std::size_t AttendScratchBytes(int heads, int head_dim) {
   const auto h = static_cast<std::size_t>(heads), d = static_cast<std::size_t>(head_dim);
-  return kListBlock * d * 4 + h * (d * 4 + kListBlock * 6 + 8) + 1024;
+  return kListBlock * d * 4 + h * (d * 8 + kListBlock * 4 + 8) + 1024;
 }
 
 // Scores of `count` index keys that lie one after the other (section 2.8).
 struct IndexArgs {
-  const std::uint32_t* q = nullptr;  // [dim / 2][head_groups * 16]: pairs of bf16, heads side by side
-  const float* weights = nullptr;    // [head_groups * 16], zero for heads that do not exist
+  const float* q = nullptr;        // [dim][head_groups * 16]: heads side by side
+  const float* weights = nullptr;  // [head_groups * 16], zero for heads that do not exist
   int head_groups = 0;
   int dim = 0;                           // a multiple of 32
   const std::uint8_t* keys = nullptr;    // e2m1 [count][dim / 2]

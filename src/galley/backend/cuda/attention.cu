@@ -12,7 +12,9 @@
 namespace galley::backend::cuda {
 namespace {
 
-constexpr int kDim = 512, kHeads = 16, kBlock = 48, kThreads = 256;
+// Threads of a block: more where few rows leave the device idle, so that each block is done sooner. Same bits.
+constexpr int kDim = 512, kHeads = 16, kBlock = 48, kManyRows = 256, kFewRows = 512;
+constexpr int kFewRowsMax = 32;           // rows up to which blocks have kFewRows threads; 0: never
 constexpr int kRowStride = kDim + 8;      // bf16 values; 16 bytes more keep ldmatrix free of bank conflicts
 constexpr int kScoreStride = kBlock + 4;  // fp32 values
 constexpr int kProbStride = kBlock + 8;   // bf16 values
@@ -99,6 +101,7 @@ __device__ const std::uint8_t* DraftRecord(const Task& task, const SequenceEntry
 }
 
 // Where every key of the list lies.
+template <int kThreads>
 __device__ void FindKeys(const Task& task, const SequenceEntry& sequence, const Places& places, int t, Shared& s) {
   const int end = (places.end() + kBlock - 1) / kBlock * kBlock;
   for (int place = static_cast<int>(threadIdx.x); place < end; place += kThreads) {
@@ -134,17 +137,19 @@ __device__ void FindKeys(const Task& task, const SequenceEntry& sequence, const 
   }
 }
 
-// Starts the copies of the raw records: 33 pieces of 16 bytes a window record, 16 + 2 an entry. Thread i works on key
-// i / 4, pieces i % 4, + 4, …
+// Starts the copies of the raw records: 33 pieces of 16 bytes a window record, 16 + 2 an entry. kPerKey threads work on
+// a key.
+template <int Threads>
 __device__ void FetchKeys(int begin, Shared& s) {
-  const int local = static_cast<int>(threadIdx.x) / 4;
+  constexpr int kPerKey = Threads / 64;
+  const int local = static_cast<int>(threadIdx.x) / kPerKey;
   if (local < kBlock) {
     const KeyPlace key = s.places[begin + local];
     const int code_pieces = key.kind == KeyKind::kWindow ? kDim / 16 : kDim / 32;
     const int pieces = key.kind == KeyKind::kNone ? 0 : code_pieces + (key.kind == KeyKind::kWindow ? 1 : 2);
     const int scales_at = key.kind == KeyKind::kWindow ? kDim : kDim - 16;
     std::uint8_t* to = s.raw + local * kRawStride;
-    for (int piece = static_cast<int>(threadIdx.x) % 4; piece < pieces; piece += 4) {
+    for (int piece = static_cast<int>(threadIdx.x) % kPerKey; piece < pieces; piece += kPerKey) {
       const int scale = (piece - code_pieces) * 16;
       ptx::CopyAsync16(to + (scale >= 0 ? scales_at + scale : piece * 16),
                        key.codes + (scale >= 0 ? key.scales + scale : piece * 16), true);
@@ -153,19 +158,18 @@ __device__ void FetchKeys(int begin, Shared& s) {
   ptx::CommitCopies();
 }
 
-// Eight values in natural order.
-__device__ __forceinline__ uint4 DecodePiece(const std::uint8_t* raw, KeyKind kind, int piece) {
+// Eight values in natural order, from their codes and the byte of their scale.
+__device__ __forceinline__ uint4 DecodeWindow(uint2 codes, std::uint32_t scale_code) {
   std::uint32_t p[4];
-  if (kind == KeyKind::kWindow) {
-    const uint2 codes = *reinterpret_cast<const uint2*>(raw + piece * 8);
-    const std::uint32_t scale = ScalePair<kFp8Shift>(raw[kDim + piece / 4]);
-    DecodeFp8x4(codes.x, scale, p[0], p[1]);
-    DecodeFp8x4(codes.y, scale, p[2], p[3]);
-    return {__byte_perm(p[0], p[1], 0x5410), __byte_perm(p[0], p[1], 0x7632), __byte_perm(p[2], p[3], 0x5410),
-            __byte_perm(p[2], p[3], 0x7632)};
-  }
-  const std::uint32_t codes = *reinterpret_cast<const std::uint32_t*>(raw + piece * 4);
-  const float scale = DecodeE4M3(raw[kDim - 16 + piece / 2]);
+  const std::uint32_t scale = ScalePair<kFp8Shift>(static_cast<std::uint8_t>(scale_code));
+  DecodeFp8x4(codes.x, scale, p[0], p[1]);
+  DecodeFp8x4(codes.y, scale, p[2], p[3]);
+  return {__byte_perm(p[0], p[1], 0x5410), __byte_perm(p[0], p[1], 0x7632), __byte_perm(p[2], p[3], 0x5410),
+          __byte_perm(p[2], p[3], 0x7632)};
+}
+__device__ __forceinline__ uint4 DecodeEntry(std::uint32_t codes, std::uint32_t scale_code) {
+  std::uint32_t p[4];
+  const float scale = DecodeE4M3(static_cast<std::uint8_t>(scale_code));
   DecodeFp4x8(codes, ScalePair<kFp4Shift>(127), p);  // times 1
   const std::uint32_t both = Pack(scale, scale);
 #pragma unroll
@@ -174,18 +178,45 @@ __device__ __forceinline__ uint4 DecodePiece(const std::uint8_t* raw, KeyKind ki
           __byte_perm(p[2], p[3], 0x7632)};
 }
 
-// Raw records to bf16 rows; rows without a key become zero so that a zero probability times them is zero.
+// Raw records to bf16 rows; rows without a key become zero so that a zero probability times them is zero. Each of the
+// kPerKey threads of a key takes every kPerKey-th piece of eight values, four at once: all are read before the first is
+// decoded, or a thread would wait for shared memory after every piece.
+template <int Threads>
 __device__ void DecodeKeys(int begin, Shared& s) {
-  const int local = static_cast<int>(threadIdx.x) / 4;
+  constexpr int kPerKey = Threads / 64, kAtOnce = 4;
+  const int local = static_cast<int>(threadIdx.x) / kPerKey;
   if (local >= kBlock) return;
   const KeyKind kind = s.places[begin + local].kind;
   const std::uint8_t* raw = s.raw + local * kRawStride;
   BFloat16* out = s.keys + local * kRowStride;
-  // Each of the four threads of a key takes every fourth piece of eight values.
-  for (int piece = static_cast<int>(threadIdx.x) % 4; piece < kDim / 8; piece += 4) {
-    uint4 natural = {0, 0, 0, 0};
-    if (kind != KeyKind::kNone) natural = DecodePiece(raw, kind, piece);
-    *reinterpret_cast<uint4*>(out + piece * 8) = natural;
+  const int first = static_cast<int>(threadIdx.x) % kPerKey;
+#pragma unroll 1
+  for (int i = 0; i < kDim / 8; i += kAtOnce * kPerKey) {
+    uint4 natural[kAtOnce] = {};
+    std::uint32_t scales[kAtOnce];
+    if (kind == KeyKind::kWindow) {
+      uint2 codes[kAtOnce];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        const int piece = i + j * kPerKey + first;
+        codes[j] = *reinterpret_cast<const uint2*>(raw + piece * 8);
+        scales[j] = raw[kDim + piece / 4];
+      }
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) natural[j] = DecodeWindow(codes[j], scales[j]);
+    } else if (kind == KeyKind::kEntry) {
+      std::uint32_t codes[kAtOnce];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        const int piece = i + j * kPerKey + first;
+        codes[j] = *reinterpret_cast<const std::uint32_t*>(raw + piece * 4);
+        scales[j] = raw[kDim - 16 + piece / 2];
+      }
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) natural[j] = DecodeEntry(codes[j], scales[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) *reinterpret_cast<uint4*>(out + (i + j * kPerKey + first) * 8) = natural[j];
   }
 }
 
@@ -213,12 +244,14 @@ __device__ void Scores(float scale, int begin, Shared& s) {
   }
 }
 
-// Two heads a warp: the running maximum, probabilities, and how much earlier sums shrink.
+// One or two heads a warp: the running maximum, probabilities, and how much earlier sums shrink.
+template <int Threads>
 __device__ void Softmax(Shared& s) {
+  constexpr int kPerWarp = kHeads * 32 / Threads;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    const int head = warp * 2 + j;
+  for (int j = 0; j < kPerWarp; ++j) {
+    const int head = warp * kPerWarp + j;
     const bool two = lane < kBlock - 32;
     const float a = s.scores[head * kScoreStride + lane];
     const float b = two ? s.scores[head * kScoreStride + lane + 32] : -INFINITY;
@@ -238,12 +271,13 @@ __device__ void Softmax(Shared& s) {
   }
 }
 
-// acc[16 heads][64 values of this warp] = acc * rescale + probabilities times values.
-__device__ void AddValues(const Shared& s, float (&acc)[8][4]) {
+// acc[16 heads][8 * Tiles values of this warp] = acc * rescale + probabilities times values.
+template <int Tiles>
+__device__ void AddValues(const Shared& s, float (&acc)[Tiles][4]) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const float top = s.rescale[lane / 4], bottom = s.rescale[lane / 4 + 8];
 #pragma unroll
-  for (int n = 0; n < 8; ++n) {
+  for (int n = 0; n < Tiles; ++n) {
     acc[n][0] *= top, acc[n][1] *= top;
     acc[n][2] *= bottom, acc[n][3] *= bottom;
   }
@@ -252,16 +286,18 @@ __device__ void AddValues(const Shared& s, float (&acc)[8][4]) {
     std::uint32_t a[4];
     ptx::LoadMatrix4(a, s.probabilities + (lane % 16) * kProbStride + step * 16 + lane / 16 * 8);
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
+    for (int n = 0; n < Tiles / 2; ++n) {
       std::uint32_t b[4];
-      ptx::LoadMatrix4Transposed(b, s.keys + (step * 16 + lane % 16) * kRowStride + warp * 64 + n * 16 + lane / 16 * 8);
+      ptx::LoadMatrix4Transposed(
+          b, s.keys + (step * 16 + lane % 16) * kRowStride + warp * (Tiles * 8) + n * 16 + lane / 16 * 8);
       ptx::Mma16x8x16(acc[2 * n], a, b[0], b[1]);
       ptx::Mma16x8x16(acc[2 * n + 1], a, b[2], b[3]);
     }
   }
 }
 
-__device__ void Finish(const Task& task, int t, int head0, const float (&acc)[8][4], Shared& s) {
+template <int Tiles>
+__device__ void Finish(const Task& task, int t, int head0, const float (&acc)[Tiles][4], Shared& s) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -269,8 +305,8 @@ __device__ void Finish(const Task& task, int t, int head0, const float (&acc)[8]
     if (head >= task.heads) continue;
     const float denominator = s.denominator[local] + expf(task.sink[head] - s.running[local]);
 #pragma unroll
-    for (int n = 0; n < 8; ++n) {
-      const int d = warp * 64 + n * 8 + lane % 4 * 2;
+    for (int n = 0; n < Tiles; ++n) {
+      const int d = warp * (Tiles * 8) + n * 8 + lane % 4 * 2;
       const std::uint32_t pair = Pack(acc[n][2 * half] / denominator, acc[n][2 * half + 1] / denominator);
       const std::int64_t at = ((static_cast<std::int64_t>(t) * task.heads + head) * kDim + d) / 2;
       if (task.unrotated_copy != nullptr) reinterpret_cast<std::uint32_t*>(task.unrotated_copy)[at] = pair;
@@ -286,7 +322,8 @@ __device__ void Finish(const Task& task, int t, int head0, const float (&acc)[8]
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 2) AttentionKernel(Task task, float scale) {
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads, kThreads == kManyRows ? 2 : 1) AttentionKernel(Task task, float scale) {
   ptx::BeginKernel();
   extern __shared__ __align__(16) std::uint8_t memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory);
@@ -317,21 +354,21 @@ __global__ void __launch_bounds__(kThreads, 2) AttentionKernel(Task task, float 
       begin += kBlock;
     return begin;
   };
-  FindKeys(task, sequence, places, t, s);
+  FindKeys<kThreads>(task, sequence, places, t, s);
   __syncthreads();
-  float acc[8][4] = {};
+  float acc[kDim * 4 / kThreads][4] = {};
   int begin = next_block(0);
-  if (begin < places.end()) FetchKeys(begin, s);
+  if (begin < places.end()) FetchKeys<kThreads>(begin, s);
   while (begin < places.end()) {
     const int next = next_block(begin + kBlock);
     ptx::WaitCopies<0>();
     __syncthreads();
-    DecodeKeys(begin, s);
+    DecodeKeys<kThreads>(begin, s);
     __syncthreads();
-    if (next < places.end()) FetchKeys(next, s);
+    if (next < places.end()) FetchKeys<kThreads>(next, s);
     Scores(scale, begin, s);
     __syncthreads();
-    Softmax(s);
+    Softmax<kThreads>(s);
     __syncthreads();
     AddValues(s, acc);
     begin = next;
@@ -340,21 +377,28 @@ __global__ void __launch_bounds__(kThreads, 2) AttentionKernel(Task task, float 
   Finish(task, t, head0, acc, s);
 }
 
-void Launch(const Task& task, cudaStream_t stream) {
+template <int kThreads>
+void LaunchThreads(const Task& task, cudaStream_t stream) {
   if (task.step.rows == 0) return;
   const std::size_t places =
       static_cast<std::size_t>(task.window_size + task.topk + (task.draft ? kDraftRowsMax : 0) + kBlock);
   const std::size_t shared = sizeof(Shared) + places * sizeof(KeyPlace);
-  cudaFuncSetAttribute(AttentionKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+  const auto kernel = AttentionKernel<kThreads>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
   const float scale = static_cast<float>(1.0 / sqrt(static_cast<double>(kDim)));
-  LaunchKernel(AttentionKernel,
+  LaunchKernel(kernel,
                dim3(static_cast<unsigned>((task.heads + kHeads - 1) / kHeads), static_cast<unsigned>(task.step.rows)),
                kThreads, shared, stream, task, scale);
 }
 
+void Launch(const Task& task, bool few_rows, cudaStream_t stream) {
+  few_rows&& task.step.rows <= kFewRowsMax ? LaunchThreads<kFewRows>(task, stream)
+                                           : LaunchThreads<kManyRows>(task, stream);
+}
+
 }  // namespace
 
-void Attention(const AttentionArgs& args, cudaStream_t stream) {
+void Attention(const AttentionArgs& args, bool few_rows, cudaStream_t stream) {
   Launch({.step = args.step,
           .q = args.q,
           .window = args.window,
@@ -371,7 +415,7 @@ void Attention(const AttentionArgs& args, cudaStream_t stream) {
           .slab = args.slab,
           .out = args.out,
           .unrotated_copy = args.unrotated_copy},
-         stream);
+         few_rows, stream);
 }
 
 void DraftAttention(const DraftAttentionArgs& args, cudaStream_t stream) {
@@ -391,7 +435,7 @@ void DraftAttention(const DraftAttentionArgs& args, cudaStream_t stream) {
           .slab = {},
           .out = args.out,
           .unrotated_copy = nullptr},
-         stream);
+         /*few_rows=*/false, stream);
 }
 
 }  // namespace galley::backend::cuda

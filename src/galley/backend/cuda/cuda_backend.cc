@@ -11,6 +11,7 @@
 
 #include "galley/backend/cuda/device_memory.h"
 #include "galley/backend/cuda/kernels.h"
+#include "galley/backend/cuda/step_graphs.h"
 #include "galley/base/check.h"
 
 namespace galley::backend {
@@ -29,7 +30,8 @@ std::size_t Bytes(std::int64_t count, std::size_t each) {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(cudaStream_t stream, bool warpgroup_products) : stream_(stream), wide_allowed_(warpgroup_products) {}
+  CudaBackend(cudaStream_t stream, bool warpgroup_products, const CudaOptions& options)
+      : stream_(stream), wide_allowed_(warpgroup_products), options_(options), graphs_(options.graphs) {}
   ~CudaBackend() override {
     cudaStreamSynchronize(stream_);
     cudaStreamDestroy(stream_);
@@ -39,6 +41,7 @@ class CudaBackend final : public Backend {
 
   [[nodiscard]] std::string_view name() const override { return "cuda"; }
   [[nodiscard]] cudaStream_t stream() const { return stream_; }
+  [[nodiscard]] CudaGraphCounts graph_counts() const { return graphs_.counts(); }
 
   [[nodiscard]] Result<Buffer> Allocate(std::size_t bytes, std::string_view purpose) override {
     allocated_ += bytes;
@@ -85,6 +88,8 @@ class CudaBackend final : public Backend {
     if (error_) return Err(*error_);
     return {};
   }
+  [[nodiscard]] bool repeats_steps() const override { return graphs_.on(); }
+  void RunRepeated(const StepKey& key, const std::function<void()>& issue) override;
 
   void Embed(const EmbedArgs& args) override {
     Run("Embed", [&] { cuda::Embed(args, stream_); });
@@ -116,6 +121,8 @@ class CudaBackend final : public Backend {
   void DraftWindow(const DraftWindowArgs& args) override;
   void DraftAttention(const DraftAttentionArgs& args) override;
   void DraftChain(const DraftChainArgs& args) override;
+  [[nodiscard]] bool draws() const override { return options_.device_draws; }
+  [[nodiscard]] Status Draw(const DrawArgs& args) override;
 
  private:
   [[nodiscard]] static Status Checked(cudaError_t code, std::string_view doing) {
@@ -156,7 +163,13 @@ class CudaBackend final : public Backend {
   struct Input {
     const BFloat16* x;
     cuda::RowOrder order;
+    bool split = false;
   };
+  [[nodiscard]] bool Splits(const Weight& weight, int rows, std::int64_t group_rows) const {
+    if (!wide_allowed_ || options_.linears == ProductForm::kStream || rows > cuda::kSplitRowsMax) return false;
+    if (options_.linears == ProductForm::kAuto && rows < cuda::kSplitRowsMin) return false;
+    return cuda::TakesSplitProduct(weight, group_rows);
+  }
   // After the quantiser, when the weight asks for it; `group_rows` as in ProductArgs.
   Input Prepared(const Weight& weight, const BFloat16* x, int rows, std::int64_t cols, std::int64_t group_rows = 0,
                  bool quantize = true);
@@ -170,6 +183,7 @@ class CudaBackend final : public Backend {
 
   cudaStream_t stream_;
   bool wide_allowed_;
+  CudaOptions options_;
   std::uint64_t allocated_ = 0;
   std::int64_t allocations_ = 0;
   std::optional<Error> error_;
@@ -177,17 +191,38 @@ class CudaBackend final : public Backend {
   cuda::WeightArena weights_;
   cuda::Scratch scratch_;
   std::unordered_map<const ExpertWeights*, Buffer> expert_tables_;
+  cuda::StepGraphs graphs_;
 };
+
+void CudaBackend::RunRepeated(const StepKey& key, const std::function<void()>& issue) {
+  using Turn = cuda::StepGraphs::Turn;
+  const Turn turn = error_ ? Turn::kIssue : graphs_.Next(key, scratch_.moves());
+  if (turn == Turn::kIssue) return issue();
+  if (turn == Turn::kReplay) return Note(graphs_.Replay(key, stream_), "a recorded step");
+  if (std::exchange(uploaded_, false)) Note(cudaStreamSynchronize(stream_), "placing weights");
+  cudaError_t code = graphs_.BeginRecording(stream_);
+  if (code == cudaSuccess) {
+    issue();
+    // Scratch that grew was freed under the launches recorded before; the step is recorded another time.
+    const bool good = !error_ && graphs_.Unmoved(scratch_.moves());
+    code = graphs_.EndRecording(key, good, stream_);
+    if (code == cudaSuccess && good) return Note(graphs_.Replay(key, stream_), "a recorded step");
+    error_.reset();  // of the recording; what is wrong with the step itself shows below
+  }
+  if (code != cudaSuccess) graphs_.GiveUp(code);
+  issue();
+}
 
 CudaBackend::Input CudaBackend::Prepared(const Weight& weight, const BFloat16* x, int rows, std::int64_t cols,
                                          std::int64_t group_rows, bool quantize) {
   const bool codes = weight.format == WeightFormat::kFp8Block32 || weight.format == WeightFormat::kMxfp4;
-  const bool wide = wide_allowed_ && cuda::UsesWideProduct(weight, rows, group_rows);
+  const bool split = Splits(weight, rows, group_rows);
+  const bool wide = split || (wide_allowed_ && cuda::UsesWideProduct(weight, rows, group_rows));
   quantize = quantize && codes;
   if (!wide && !quantize) return {x, cuda::RowOrder::kNatural};
   const cuda::RowOrder order = wide ? cuda::RowOrder::kSlots : cuda::RowOrder::kPaired;
   auto* out = Take<BFloat16>(ScratchUse::kQuantized, rows * cols);
-  if (out == nullptr) return {nullptr, order};
+  if (out == nullptr) return {nullptr, order, split};
   cuda::Reorder({.x = x,
                  .rows = rows,
                  .cols = static_cast<int>(cols),
@@ -196,7 +231,7 @@ CudaBackend::Input CudaBackend::Prepared(const Weight& weight, const BFloat16* x
                  .format = weight.format,
                  .out = out},
                 stream_);
-  return {out, order};
+  return {out, order, split};
 }
 
 void CudaBackend::Multiply(const Weight& weight, const Input& input, int rows, void* out, bool float_out) {
@@ -206,6 +241,7 @@ void CudaBackend::Multiply(const Weight& weight, const Input& input, int rows, v
                  .x = input.x,
                  .x_stride = weight.cols,
                  .order = input.order,
+                 .split = input.split,
                  .out = out,
                  .float_out = float_out,
                  .out_stride = weight.rows},
@@ -337,7 +373,7 @@ void CudaBackend::IndexSelect(const IndexSelectArgs& args) {
 
 void CudaBackend::Attention(const AttentionArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
-  Run("Attention", [&] { cuda::Attention(args, stream_); });
+  Run("Attention", [&] { cuda::Attention(args, options_.linears != ProductForm::kStream, stream_); });
 }
 
 void CudaBackend::DraftAttention(const DraftAttentionArgs& args) {
@@ -357,6 +393,7 @@ void CudaBackend::AttnOut(const AttnOutArgs& args) {
                    .x = o.x,
                    .x_stride = width,
                    .order = o.order,
+                   .split = o.split,
                    .group_rows = group_rows,
                    .group_stride = args.wo_a.cols,
                    .out = low,
@@ -412,8 +449,11 @@ void CudaBackend::Moe(const MoeArgs& args) {
                          .experts = args.expert_count,
                          .dim = dim,
                          .inter = static_cast<int>(args.shared.w1.rows),
-                         .wide = false};
-    const bool wide = shape.wide = wide_allowed_ && cuda::UsesWideExperts(shape);
+                         .form = cuda::MoeForm::kStream};
+    const bool slim = options_.experts == ProductForm::kSplit ||
+                      (options_.experts == ProductForm::kAuto && args.rows >= cuda::kSlimExpertRowsMin);
+    if (wide_allowed_) shape.form = cuda::ChooseMoeForm(shape, slim);
+    const bool wide = shape.form != cuda::MoeForm::kStream;  // x in slots
     cuda::MoeScratch scratch;
     scratch.experts = ExpertTable(args);
     const std::int64_t count = std::int64_t{args.rows} * dim;
@@ -443,8 +483,8 @@ void CudaBackend::Head(const HeadArgs& args) {
   Run("Head", [&] {
     if (args.count == 0) return;
     auto* normed = Take<BFloat16>(ScratchUse::kProduct, std::int64_t{args.count} * args.dim);
-    const std::int32_t* rows = RowList(args.row_list, args.count);
-    if (normed == nullptr || rows == nullptr) return;
+    const std::int32_t* rows = args.row_list == nullptr ? nullptr : RowList(args.row_list, args.count);
+    if (normed == nullptr || error_) return;
     cuda::NormRows(args.x, rows, args.count, args.dim, args.norm, args.eps, normed, stream_);
     MultiplyPlain(args.head, normed, args.count, args.logits, true);
   });
@@ -503,6 +543,22 @@ void CudaBackend::DraftChain(const DraftChainArgs& args) {
   });
 }
 
+Status CudaBackend::Draw(const DrawArgs& args) {
+  if (args.count == 0) return Synchronize();
+  Run("Draw", [&] {
+    auto* params = Take<SampleParams>(ScratchUse::kSmall, args.count);
+    auto* tokens = Take<std::int32_t>(ScratchUse::kCounts, args.count);
+    const std::int32_t* rows = RowList(args.row_list, args.count);
+    if (error_) return;
+    Note(cudaMemcpyAsync(params, args.params, Bytes(args.count, sizeof(SampleParams)), cudaMemcpyHostToDevice, stream_),
+         "sampling parameters");
+    cuda::DrawRows(args, rows, params, tokens, stream_);
+    Note(cudaMemcpyAsync(args.tokens, tokens, Bytes(args.count, sizeof(std::int32_t)), cudaMemcpyDeviceToHost, stream_),
+         "drawn tokens");
+  });
+  return Synchronize();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
@@ -534,7 +590,12 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
   cudaStream_t stream = nullptr;
   if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   if (code != cudaSuccess) return Err(DeviceError(code, "opening the device"));
-  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(stream, major == 9 && minor == 0));
+  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(stream, major == 9 && minor == 0, options));
+}
+
+CudaGraphCounts GraphCountsOf(const Backend& backend) {
+  CHECK(backend.name() == "cuda") << backend.name();
+  return static_cast<const CudaBackend&>(backend).graph_counts();
 }
 
 void* StreamOf(Backend& backend) {

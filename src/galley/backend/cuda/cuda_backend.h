@@ -12,12 +12,38 @@
 
 namespace galley::backend {
 
+// How a product with up to 64 rows of x is computed; all give the same bits.
+enum class ProductForm {
+  kAuto,    // the constants of kernels.h say
+  kStream,  // warps that stream weights past x (stream_dot.cuh), wide kernels where they fill the device
+  kSplit,   // warpgroup products whose parts of K lie on the blocks of a cluster
+};
+
 struct CudaOptions {
   int device = 0;
+  bool graphs = true;        // record and replay decode steps (StepKey)
+  bool device_draws = true;  // Backend::draws
+  // For tests and benchmarks.
+  ProductForm linears = ProductForm::kAuto;
+  ProductForm experts = ProductForm::kAuto;
+};
+
+// Graphs that a backend holds at most, and the device memory that a plan sets aside for each.
+inline constexpr std::size_t kCudaGraphsMax = 24;
+inline constexpr std::size_t kCudaGraphBytes = std::size_t{16} << 20;
+struct CudaGraphCounts {
+  bool on = false;  // false: switched off, or given up
+  int recorded = 0, held = 0;
+  std::int64_t replayed = 0;
+  std::size_t bytes = 0;      // device memory that all those recorded took, as the driver tells it
+  std::size_t nodes_max = 0;  // launches and copies of the largest
 };
 
 // Errors: kUnsupported (no driver, no such device, too old a device), kDevice.
 [[nodiscard]] Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options);
+
+// Of a backend made above.
+[[nodiscard]] CudaGraphCounts GraphCountsOf(const Backend& backend);
 
 // For benchmarks. Median microseconds of what `issue` issues on a backend made above: captured once as a graph after a
 // run that warms up, then replayed `replays` times. `issue` may not wait for the device. Errors: kDevice.

@@ -69,6 +69,7 @@ Result<std::byte*> Scratch::Get(ScratchUse use, std::size_t bytes, cudaStream_t 
   if (buffer.bytes() < bytes) {
     // Kernels in flight may still use the old one; cudaFree waits for them.
     buffer = Buffer{};
+    ++moves_;
     ASSIGN_OR_RETURN(buffer, AllocateDevice(bytes, "scratch of the largest step", stream));
   }
   return buffer.data();

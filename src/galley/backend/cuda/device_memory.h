@@ -48,8 +48,11 @@ enum class ScratchUse {
 class Scratch {
  public:
   [[nodiscard]] Result<std::byte*> Get(ScratchUse use, std::size_t bytes, cudaStream_t stream);
+  // How often a buffer has been replaced, which moves it.
+  [[nodiscard]] std::int64_t moves() const { return moves_; }
 
  private:
+  std::int64_t moves_ = 0;
   std::array<Buffer, static_cast<std::size_t>(ScratchUse::kCount)> buffers_;
 };
 

@@ -29,6 +29,7 @@ struct ProductArgs {
   const BFloat16* x = nullptr;
   std::int64_t x_stride = 0;  // elements from row to row
   RowOrder order = RowOrder::kNatural;
+  bool split = false;  // by SplitProduct; the order is kSlots
   // Weight rows in groups of this many read x from `group_stride` elements further on; 0: one group.
   std::int64_t group_rows = 0, group_stride = 0;
   void* out = nullptr;
@@ -37,6 +38,11 @@ struct ProductArgs {
 };
 void Product(const ProductArgs& args, cudaStream_t stream);  // wide when the order is kSlots
 void WideProduct(const ProductArgs& args, cudaStream_t stream);
+// split_matmul.cu: x in slots; compute capability 9.0, and TakesSplitProduct holds.
+void SplitProduct(const ProductArgs& args, cudaStream_t stream);
+[[nodiscard]] bool TakesSplitProduct(const Weight& weight, std::int64_t group_rows);
+// Products with so many rows of x are split.
+inline constexpr int kSplitRowsMin = 9, kSplitRowsMax = 256;
 // Whether this product has enough rows for the wide kernels and a shape that they take. They need compute
 // capability 9.0.
 [[nodiscard]] bool UsesWideProduct(const Weight& weight, int rows, std::int64_t group_rows);
@@ -94,7 +100,8 @@ void WindowRecords(const WindowRecordArgs& args, cudaStream_t stream);
 void RotateHeads(const StepView& step, BFloat16* q, int heads, int head_dim, const Rope& rope, cudaStream_t stream);
 
 // attention.cu
-void Attention(const AttentionArgs& args, cudaStream_t stream);
+// `few_rows`: whether few rows may take larger blocks of threads.
+void Attention(const AttentionArgs& args, bool few_rows, cudaStream_t stream);
 void DraftAttention(const DraftAttentionArgs& args, cudaStream_t stream);
 
 // compress.cu
@@ -149,17 +156,25 @@ struct ExpertPointers {
   const std::uint8_t* w2;
   const std::uint8_t* s2;
 };
+enum class MoeForm {
+  kStream,  // moe.cu
+  kSlim,    // moe_slim.cu; this and the next need compute capability 9.0
+  kWide,    // moe_wide.cu
+};
 struct MoeShape {
   int rows = 0, topk = 0, experts = 0, dim = 0, inter = 0;
-  bool wide = false;  // by the wide kernels, for which UsesWideExperts holds and which need compute capability 9.0
+  MoeForm form = MoeForm::kStream;
 };
+// Steps from so many rows on take the slim form unless they are wide.
+inline constexpr int kSlimExpertRowsMin = 9;
 struct MoeScratch {
   const ExpertPointers* experts = nullptr;  // [expert_count + 1], the shared one last
   const BFloat16* x = nullptr;              // [T][D], quantised; paired, or slots of MXFP4 weights
   const BFloat16* shared_x = nullptr;       // the same, or in slots of FP8 weights
   std::byte* work = nullptr;                // MoeWorkBytes
 };
-[[nodiscard]] bool UsesWideExperts(const MoeShape& shape);
+// `slim`: whether that form is wanted where the wide one is not.
+[[nodiscard]] MoeForm ChooseMoeForm(const MoeShape& shape, bool slim);
 [[nodiscard]] std::size_t MoeWorkBytes(const MoeShape& shape);
 void Moe(const MoeArgs& args, const MoeShape& shape, const MoeScratch& scratch, cudaStream_t stream);
 
@@ -183,5 +198,8 @@ struct DraftStepArgs {
 };
 void DraftEmbed(const DraftStepArgs& args, cudaStream_t stream);
 void DraftDraw(const DraftStepArgs& args, cudaStream_t stream);
+// `rows`, `params` and `tokens` on the device.
+void DrawRows(const DrawArgs& args, const std::int32_t* rows, const SampleParams* params, std::int32_t* tokens,
+              cudaStream_t stream);
 
 }  // namespace galley::backend::cuda

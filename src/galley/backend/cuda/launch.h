@@ -27,4 +27,25 @@ void LaunchKernel(void (*kernel)(Parameters...), dim3 grid, unsigned threads, st
   cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
 }
 
+// The same with the blocks of threads of a whole z range as one cluster.
+template <typename... Parameters, typename... Arguments>
+void LaunchClusters(void (*kernel)(Parameters...), dim3 grid, unsigned threads, std::size_t shared_bytes,
+                    cudaStream_t stream, Arguments&&... arguments) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = 1;
+  attributes[1].val.clusterDim.y = 1;
+  attributes[1].val.clusterDim.z = grid.z;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+}
+
 }  // namespace galley::backend::cuda

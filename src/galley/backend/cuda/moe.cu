@@ -24,9 +24,10 @@ std::size_t Layout(const MoeShape& shape, std::byte* base, MoeWork* work) {
   const int rows = shape.rows, experts = shape.experts;
   w.pairs = rows * shape.topk;
   const int mean = w.pairs / (experts > 0 ? experts : 1);
-  const bool wide = shape.wide;
+  const bool wide = shape.form == MoeForm::kWide;
+  const bool slim = shape.form == MoeForm::kSlim;
   w.routed_tile = wide ? kWideTile : mean <= 5 ? 8 : 16;
-  w.shared_tile = wide ? kWideTile : rows <= 8 ? 8 : 16;
+  w.shared_tile = wide ? kWideTile : rows <= 8 ? 8 : slim ? kSlimSharedTile : 16;
   w.tiles_max =
       (w.pairs < experts ? w.pairs : experts) + w.pairs / w.routed_tile + (rows + w.shared_tile - 1) / w.shared_tile;
   const auto pairs = static_cast<std::size_t>(w.pairs), positions = pairs + static_cast<std::size_t>(rows);
@@ -269,9 +270,10 @@ void ChooseTiles(const MoeProblem& p, cudaStream_t stream) {
 
 }  // namespace
 
-bool UsesWideExperts(const MoeShape& shape) {
-  return shape.experts > 0 && shape.rows * shape.topk / shape.experts >= 16 && shape.dim % 128 == 0 &&
-         shape.inter % 128 == 0;
+MoeForm ChooseMoeForm(const MoeShape& shape, bool slim) {
+  if (shape.experts == 0 || shape.dim % 128 != 0 || shape.inter % 128 != 0) return MoeForm::kStream;
+  if (shape.rows * shape.topk / shape.experts >= 16) return MoeForm::kWide;
+  return slim ? MoeForm::kSlim : MoeForm::kStream;
 }
 
 std::size_t MoeWorkBytes(const MoeShape& shape) {
@@ -290,10 +292,16 @@ void Moe(const MoeArgs& args, const MoeShape& shape, const MoeScratch& scratch, 
                .limit = args.swiglu_limit};
   Layout(shape, scratch.work, &p.work);
   LaunchKernel(GroupKernel, 1, 1024, 0, stream, args, p.work);
-  if (shape.wide) {
-    WideExperts(p, stream);
-  } else {
-    ChooseTiles<WeightFormat::kMxfp4, WeightFormat::kFp8Block32>(p, stream);
+  switch (shape.form) {
+    case MoeForm::kStream:
+      ChooseTiles<WeightFormat::kMxfp4, WeightFormat::kFp8Block32>(p, stream);
+      break;
+    case MoeForm::kSlim:
+      SlimExperts(p, stream);
+      break;
+    case MoeForm::kWide:
+      WideExperts(p, stream);
+      break;
   }
   LaunchKernel(CombineKernel,
                dim3(static_cast<unsigned>((shape.dim / 2 + 255) / 256), static_cast<unsigned>(args.rows)), 256, 0,

@@ -34,6 +34,11 @@ struct MoeProblem {
 // Rows of x that a tile of the wide kernels holds at most.
 inline constexpr int kWideTile = 160;
 
+// Rows of x in a tile of the shared expert of the slim kernels.
+inline constexpr int kSlimSharedTile = 32;
+
+// moe_slim.cu: both products for tiles of up to 16 rows, up to kSlimSharedTile of the shared expert.
+void SlimExperts(const MoeProblem& problem, cudaStream_t stream);
 // moe_wide.cu: both products for tiles of up to kWideTile rows.
 void WideExperts(const MoeProblem& problem, cudaStream_t stream);
 

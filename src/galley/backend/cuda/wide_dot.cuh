@@ -18,9 +18,10 @@ __host__ __device__ __forceinline__ int SlotPlace(int k, int values, bool paired
   return block * 4 * values + (p / 2) * 8 + lane * 2 + p % 2;
 }
 
-template <WeightFormat F, int N>
+template <WeightFormat F, int N, int Stages = 4>
 struct WideDot {
-  static constexpr int kThreads = 256, kStages = 4, kAhead = 2;
+  // Blocks of K in flight, and stages to put them in: one is being read, and products of the one before may still run.
+  static constexpr int kThreads = 256, kStages = Stages, kAhead = Stages - 2;
   static constexpr int kV = kLaneValues<F>, kCores = 4 * kV / 8;
   static constexpr int kCoreStride = (N + 1) * 16;  // 16 bytes more keep the copies free of bank conflicts
   static constexpr int kXBytes = kCores * kCoreStride, kWeightBytes = kThreads * 32,
@@ -45,16 +46,18 @@ struct WideDot {
   __device__ static int Token(int turn) { return static_cast<int>(threadIdx.x) / kCores + turn * kTokensPerTurn; }
   __device__ static int Piece() { return static_cast<int>(threadIdx.x) % kCores * 8; }
 
-  __device__ __forceinline__ void IssueWeights(int block) const {
+  // `stage`: where block `block` of K goes.
+  __device__ __forceinline__ std::uint8_t* Stage(int stage) const { return shared + stage % kStages * kStageBytes; }
+  __device__ __forceinline__ void IssueWeights(int block, int stage) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, k = block * kBlockK<F> + lane % 4 * kV;
-    auto* to = reinterpret_cast<uint4*>(shared + block % kStages * kStageBytes + kXBytes) + threadIdx.x;
+    auto* to = reinterpret_cast<uint4*>(Stage(stage) + kXBytes) + threadIdx.x;
     const std::uint8_t* from = lane_weights.from + std::int64_t{block} * lane_weights.step;
     const bool inside = k < cols;
     ptx::CopyAsync16(to, from, inside && tile.row + lane / 4 < tile.end);
     ptx::CopyAsync16(to + kThreads, from + lane_weights.half, inside && tile.row + lane / 4 + 8 < tile.end);
   }
-  __device__ __forceinline__ void IssueX(int block) const {
-    std::uint8_t* to = shared + block % kStages * kStageBytes + static_cast<int>(threadIdx.x) % kCores * kCoreStride;
+  __device__ __forceinline__ void IssueX(int block, int stage) const {
+    std::uint8_t* to = Stage(stage) + static_cast<int>(threadIdx.x) % kCores * kCoreStride;
 #pragma unroll
     for (int i = 0; i < kTurns; ++i) {
       const int token = Token(i);
@@ -79,8 +82,19 @@ struct WideDot {
 
   // sum = weights times x, K in `splits` parts as the narrow product has them.
   __device__ __forceinline__ void Run(int splits, float (&sum)[kSums]) {
+    RunBlocks<false>(0, (cols + kBlockK<F> - 1) / kBlockK<F>, splits, sum);
+  }
+  // The same over one of the parts, whose blocks of K are [begin, end). With `Waits`, the kernel before this one in the
+  // stream may still be at work on x, and is waited for once the first weights are on their way.
+  template <bool Waits>
+  __device__ __forceinline__ void RunPart(int begin, int end, float (&sum)[kSums]) {
+    RunBlocks<Waits>(begin, end, 1, sum);
+  }
+
+  template <bool Waits>
+  __device__ __forceinline__ void RunBlocks(int first, int end, int splits, float (&sum)[kSums]) {
     using Narrow = StreamDot<F, 1, 1, 2, kThreads>;
-    const int warp = static_cast<int>(threadIdx.x) / 32, blocks = (cols + kBlockK<F> - 1) / kBlockK<F>;
+    const int warp = static_cast<int>(threadIdx.x) / 32, blocks = end - first;
     Narrow narrow;  // for its scales and decoder
     narrow.scales = shared + kStages * kStageBytes + warp * ScaleBytes(blocks);
     narrow.tile[0] = tile;
@@ -88,16 +102,21 @@ struct WideDot {
     lane_weights = FindLaneWeights<F>(tile.data, tile.row, tile.end, cols);
 #pragma unroll
     for (int b = 0; b < kAhead; ++b) {
-      if (b < blocks) IssueWeights(b), IssueX(b);
+      if (b < blocks) IssueWeights(first + b, b);
+    }
+    narrow.LoadScales(first, end);
+    if constexpr (Waits) ptx::WaitForPreviousKernel();
+#pragma unroll
+    for (int b = 0; b < kAhead; ++b) {
+      if (b < blocks) IssueX(first + b, b);
       ptx::CommitCopies();
     }
-    narrow.LoadScales(0, blocks);
     float acc[kSums];
 #pragma unroll
     for (int i = 0; i < kSums; ++i) acc[i] = sum[i] = 0;
     const std::uint32_t base = ptx::SharedAddress(shared);
     int split = 1;  // the part that ends at `border`
-    while (SplitBegin(blocks, splits, split) <= 0) ++split;
+    while (split < splits && SplitBegin(blocks, splits, split) <= 0) ++split;
     int border = SplitBegin(blocks, splits, split);
     std::uint32_t a[2][2][4];
     for (int b = 0; b < blocks; ++b) {
@@ -105,10 +124,10 @@ struct WideDot {
       ptx::FenceForWarpgroup();
       // Behind the barrier every warp has seen the products of block b - 2 end, so their stage can be written again.
       __syncthreads();
-      if (b + kAhead < blocks) IssueWeights(b + kAhead), IssueX(b + kAhead);
+      if (b + kAhead < blocks) IssueWeights(first + b + kAhead, b + kAhead), IssueX(first + b + kAhead, b + kAhead);
       ptx::CommitCopies();
       const std::uint32_t stage = base + static_cast<std::uint32_t>(b % kStages * kStageBytes);
-      const auto* w = reinterpret_cast<const uint4*>(shared + b % kStages * kStageBytes + kXBytes) + threadIdx.x;
+      const auto* w = reinterpret_cast<const uint4*>(Stage(b) + kXBytes) + threadIdx.x;
       const uint4 codes[2] = {w[0], w[kThreads]};
       const std::uint32_t scale[2] = {Scale(narrow.scales, 0, b, blocks), Scale(narrow.scales, 1, b, blocks)};
 #pragma unroll

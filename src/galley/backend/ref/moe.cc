@@ -105,7 +105,8 @@ void RefBackend::Head(const HeadArgs& args) {
   std::vector<float> x(static_cast<std::size_t>(args.count) * dim);
   for (std::size_t i = 0; i < static_cast<std::size_t>(args.count); ++i) {
     const auto row = std::span(x).subspan(i * dim, dim);
-    ref::LoadBf16(args.x + static_cast<std::size_t>(args.row_list[i]) * dim, row);
+    const std::size_t from = args.row_list == nullptr ? i : static_cast<std::size_t>(args.row_list[i]);
+    ref::LoadBf16(args.x + from * dim, row);
     ref::RmsNorm(row, args.norm, args.eps);
   }
   const std::vector<float> logits = ref::MultiplyUnquantized(pool_, args.head, x, args.count);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order of a forward pass: specification 2.1 (top level), 2.2 (sites), 2.10 (Engram), 2.13 (truncated decoder).
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "galley/base/check.h"
@@ -11,6 +12,10 @@ namespace galley::model {
 using backend::Backend;
 
 namespace {
+
+// Steps that are repeated: up to so many rows, and in classes of the largest position that double from here on.
+constexpr int kRepeatedRowsMax = 256;
+constexpr std::int32_t kRepeatedPositionsMin = 4096;
 
 std::int32_t PositionEnd(const StepRows& rows) {
   std::int32_t end = 1;
@@ -59,8 +64,10 @@ Result<const float*> ForwardStep::Run(std::span<const SequenceInput> sequences, 
     blocks.insert(blocks.end(), sequence.blocks.begin(), sequence.blocks.end());
   CHECK(blocks.size() <= m_.blocks_max) << blocks.size() << " block ids, at most " << m_.blocks_max;
   RETURN_IF_ERROR(m_.backend->CopyToDevice(w_.blocks.data(), blocks.data(), blocks.size() * sizeof(blocks[0])));
+  m_.scored.clear();
+  if (range == nullptr && CanRepeat()) return RunRepeated();
   RETURN_IF_ERROR(Place(w_.sets[0], all_));
-  RETURN_IF_ERROR(Place(w_.sets[1], tail_));
+  if (tail_.rows() != all_.rows()) RETURN_IF_ERROR(Place(w_.sets[1], tail_));
 
   RETURN_IF_ERROR(StartStream(range));
   const int end = range == nullptr ? m_.config.n_layers : range->end;
@@ -74,10 +81,41 @@ Result<const float*> ForwardStep::Run(std::span<const SequenceInput> sequences, 
   const bool head = tail_.rows() > 0 && end == m_.config.n_layers;
   if (!head) ExpandPending();
   const float* logits = head ? Logits(logit_rows) : nullptr;
-  m_.scored.clear();
   if (head) m_.scored = tail_.table;
   RETURN_IF_ERROR(m_.backend->Synchronize());
   return logits;
+}
+
+bool ForwardStep::CanRepeat() const {
+  // Every row through every layer, logits of every row: what decode steps are.
+  const int rows = all_.rows();
+  return m_.backend->repeats_steps() && observer_ == nullptr && tail_.rows() == rows && all_.image_rows.empty() &&
+         static_cast<int>(m_.logit_rows.size()) == rows && rows <= kRepeatedRowsMax;
+}
+
+Result<const float*> ForwardStep::RunRepeated() {
+  m_.scored = tail_.table;
+  // A copied row stores again what its source stores, unless the source's sequence is so long that a newer row of it
+  // takes the place in a ring.
+  const auto rows_of = [](const backend::SequenceEntry& e) { return e.rows > 0 ? e.rows : kRepeatedRowsMax; };
+  const std::int32_t fewest = rows_of(*std::ranges::min_element(all_.table, {}, rows_of));
+  const bool padded = fewest <= 1 + state_.layout().backtrack_rows;
+  all_.Pad(padded ? PaddedRows(all_.rows(), std::min(m_.options.rows_max, m_.options.logit_rows_max)) : all_.rows());
+  RETURN_IF_ERROR(Place(w_.sets[0], all_));
+  std::int32_t& end = set().view.position_end;
+  end = static_cast<std::int32_t>(std::min<Position>(
+      std::max<std::int32_t>(static_cast<std::int32_t>(std::bit_ceil(static_cast<std::uint32_t>(end))),
+                             kRepeatedPositionsMin),
+      std::max<Position>(m_.options.seq_len_max, end)));
+  m_.backend->RunRepeated({.model = &m_, .state = &state_, .rows = all_.rows(), .position_end = end}, [this] {
+    EmbedRows();
+    FindEngramRows();
+    for (int layer = 0; layer < m_.config.n_layers; ++layer) RunLayer(layer);
+    Collapse();
+    Head(nullptr, all_.rows());
+  });
+  RETURN_IF_ERROR(m_.backend->Synchronize());
+  return w_.logits.as<float>();
 }
 
 void ForwardStep::Observe(std::string_view name, int layer, const void* data, DType dtype,
@@ -108,7 +146,13 @@ Status ForwardStep::StartStream(const LayerRange* range) {
   EmbedRows();
   // Every copy holds the embedding; the observer sees all of them.
   Observe("embed", -1, set().h.data(), DType::kBF16, {c.hc_mult, c.dim});
-  if (c.engram.layer_ids.empty()) return {};
+  FindEngramRows();
+  return {};
+}
+
+void ForwardStep::FindEngramRows() {
+  const Config& c = m_.config;
+  if (c.engram.layer_ids.empty()) return;
   m_.backend->EngramRows({.step = view(),
                           .compressed_ids = m_.device_compressed_ids.as<std::int32_t>(),
                           .pad = m_.engram_pad,
@@ -118,7 +162,6 @@ Status ForwardStep::StartStream(const LayerRange* range) {
                           .layers = static_cast<int>(m_.hashes.size()),
                           .hashes = m_.hashes.data(),
                           .rows = w_.engram_rows.as<std::int32_t>()});
-  return {};
 }
 
 void ForwardStep::RunLayer(int layer) {
@@ -272,14 +315,14 @@ const float* ForwardStep::Logits(const std::vector<std::int32_t>& rows) {
   const Config& c = m_.config;
   Collapse();
   Observe("final", -1, w_.x.data(), DType::kBF16, {c.dim});
-  Head(rows);
+  Head(rows.data(), static_cast<int>(rows.size()));
   return w_.logits.as<float>();
 }
 
-void ForwardStep::Head(const std::vector<std::int32_t>& rows) {
+void ForwardStep::Head(const std::int32_t* rows, int count) {
   m_.backend->Head({.dim = m_.config.dim,
-                    .count = static_cast<int>(rows.size()),
-                    .row_list = rows.data(),
+                    .count = count,
+                    .row_list = rows,
                     .x = w_.x.as<BFloat16>(),
                     .norm = m_.weights.norm,
                     .eps = static_cast<float>(m_.config.norm_eps),
@@ -295,7 +338,7 @@ Result<const float*> ForwardStep::RowLogits(int sequence, int first, int count) 
   std::vector<std::int32_t>& rows = m_.logit_rows;
   rows.resize(static_cast<std::size_t>(count));
   std::iota(rows.begin(), rows.end(), entry.first_row + first);
-  Head(rows);
+  Head(rows.data(), count);
   RETURN_IF_ERROR(m_.backend->Synchronize());
   return w_.logits.as<float>();
 }

@@ -89,7 +89,9 @@ Result<std::unique_ptr<Model>> Model::Create(const Checkpoint& checkpoint, std::
                      ToDevice(backend, RopeFrequencies(impl->config, compressed), "rotary frequencies"));
   }
   impl->blocks_max = BlocksMax(options);
-  for (StepRows* rows : {&impl->all_rows, &impl->tail_rows}) rows->Reserve(options.rows_max, options.sequences_max);
+  for (StepRows* rows : {&impl->all_rows, &impl->tail_rows}) {
+    rows->Reserve(options.rows_max, std::max(options.rows_max, options.sequences_max));
+  }
   impl->block_ids.reserve(impl->blocks_max);
   impl->logit_rows.reserve(static_cast<std::size_t>(options.logit_rows_max));
   impl->scored.reserve(static_cast<std::size_t>(options.sequences_max));

@@ -70,6 +70,7 @@ class ForwardStep {
   // The residual stream that the first layer of this run reads.
   [[nodiscard]] Status StartStream(const LayerRange* range);
   void EmbedRows();
+  void FindEngramRows();
   void Collapse();
   void RunLayer(int layer);
   void EngramLayer(int layer);
@@ -92,7 +93,10 @@ class ForwardStep {
   void RunDraftStage(int stage);
   [[nodiscard]] Result<std::vector<Draft>> DrawDrafts(std::span<const DraftInput> inputs);
   [[nodiscard]] const float* Logits(const std::vector<std::int32_t>& rows);
-  void Head(const std::vector<std::int32_t>& rows);
+  void Head(const std::int32_t* rows, int count);
+  // Decode steps, padded to few sizes, which a backend may record once and replay.
+  [[nodiscard]] bool CanRepeat() const;
+  [[nodiscard]] Result<const float*> RunRepeated();
 
   [[nodiscard]] RowSet& set() { return w_.sets[static_cast<std::size_t>(current_)]; }
   [[nodiscard]] const backend::StepView& view() { return set().view; }

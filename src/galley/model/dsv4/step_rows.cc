@@ -2,6 +2,8 @@
 #include "galley/model/dsv4/step_rows.h"
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 
 #include "galley/base/check.h"
 
@@ -55,6 +57,31 @@ void StepRows::Fill(std::span<const SequenceInput> sequences) {
       if (images) image_rows.push_back(sequence.image_rows.empty() ? 0 : sequence.image_rows[i]);
     }
   }
+}
+
+void StepRows::Pad(int most) {
+  const auto fewest = std::ranges::min_element(table, {}, [](const backend::SequenceEntry& e) {
+    return e.rows > 0 ? e.rows : std::numeric_limits<std::int32_t>::max();
+  });
+  backend::SequenceEntry copy = *fewest;
+  const auto source = static_cast<std::size_t>(copy.first_row);
+  for (int row = rows(); row < most; ++row) {
+    copy.first_row = row;
+    copy.rows = 1;
+    source_rows.push_back(row);
+    tokens.push_back(tokens[source]);
+    positions.push_back(positions[source]);
+    row_sequence.push_back(static_cast<std::int32_t>(table.size()));
+    table.push_back(copy);
+  }
+  copy.rows = 0;
+  table.resize(std::max(table.size(), static_cast<std::size_t>(most)), copy);
+}
+
+int PaddedRows(int rows, int most) {
+  constexpr int kSizes[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256};
+  const int* size = std::ranges::lower_bound(kSizes, rows);
+  return size == std::end(kSizes) || *size > most ? rows : *size;
 }
 
 void StepRows::FillTail(std::span<const SequenceInput> sequences, const StepRows& all) {

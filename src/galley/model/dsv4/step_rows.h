@@ -23,9 +23,15 @@ struct StepRows {
   void Clear();
   // Every row of the step.
   void Fill(std::span<const SequenceInput> sequences);
+  // Up to `most` rows, copies of the first row of the sequence with the fewest rows: what they compute and store is
+  // what that row does, so they change nothing. As many sequences as rows then, those without a row being empty.
+  void Pad(int most);
   // Of `all`, rows at or above their sequence's decoder floor. Sequences without any stay in the table with no rows.
   void FillTail(std::span<const SequenceInput> sequences, const StepRows& all);
 };
+
+// Rows that steps of `rows` rows are padded to, so that few sizes occur; `rows` where the next size is above `most`.
+[[nodiscard]] int PaddedRows(int rows, int most);
 
 // Rows, counted in `tail`, whose logits were asked for, put in place of what `rows` held.
 void ListLogitRows(std::span<const SequenceInput> sequences, const StepRows& tail, std::vector<std::int32_t>& rows);

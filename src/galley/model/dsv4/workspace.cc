@@ -53,15 +53,16 @@ std::vector<Request> Requests(Workspace& w, const Config& config, const ModelOpt
       {&w.logits, static_cast<std::size_t>(options.logit_rows_max) * static_cast<std::size_t>(config.vocab_size) * kF},
   };
   for (RowSet& set : w.sets) {
-    requests.insert(requests.end(),
-                    {{&set.tokens, rows * kI},
-                     {&set.positions, rows * kI},
-                     {&set.row_sequence, rows * kI},
-                     {&set.image_rows, rows},
-                     {&set.table, static_cast<std::size_t>(options.sequences_max) * sizeof(backend::SequenceEntry)},
-                     {&set.h, rows * copies * dim * kB},
-                     {&set.pre[0], rows * copies * kF},
-                     {&set.pre[1], rows * copies * kF}});
+    requests.insert(requests.end(), {{&set.tokens, rows * kI},
+                                     {&set.positions, rows * kI},
+                                     {&set.row_sequence, rows * kI},
+                                     {&set.image_rows, rows},
+                                     // Padded steps have as many sequences as rows.
+                                     {&set.table, std::max(rows, static_cast<std::size_t>(options.sequences_max)) *
+                                                      sizeof(backend::SequenceEntry)},
+                                     {&set.h, rows * copies * dim * kB},
+                                     {&set.pre[0], rows * copies * kF},
+                                     {&set.pre[1], rows * copies * kF}});
   }
   return requests;
 }

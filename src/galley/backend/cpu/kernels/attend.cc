@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of a row's heads over FP8 window records and FP4 history records. Records are decoded for one block of 64
-// places at a time, once for all heads of the task, and never as a whole: keys row by row for the scores, values in
-// pairs of rows for the sum, both bf16, which holds them exactly. Order per head: the dot product over the head's
-// dimension in sixteen lanes; online softmax over the blocks; the weighted sum over pairs of places in their order.
+// places at a time, once for all heads of the task, and never as a whole. Order per head: the dot product over the
+// head's dimension in sixteen lanes; online softmax over the blocks; the weighted sum over places in their order. All
+// in fp32: pairs of bf16 take longer even where the processor multiplies them, and records leave their codes as fp32.
 #include "galley/backend/cpu/kernels.h"
 #include "galley/backend/cpu/kernels/decode.h"
 #include "galley/backend/cpu/kernels/functions.h"
@@ -15,13 +15,12 @@ constexpr float kLowest = -1e30f;  // the running maximum before any place was s
 
 // What a block needs while it is worked on; everything lies in the task's scratch.
 struct Work {
-  std::uint16_t* keys;     // [64][head_dim] bf16
-  std::uint32_t* values;   // [32][head_dim] pairs of bf16: rows 2i and 2i + 1
-  float* sum;              // [heads][head_dim]
-  float* scores;           // [heads][64]
-  std::uint16_t* weights;  // [heads][64] bf16
-  float* largest;          // [heads]
-  float* denominator;      // [heads]
+  float* records;      // [64][head_dim]: keys and values alike
+  float* queries;      // [heads][head_dim]
+  float* sum;          // [heads][head_dim]
+  float* scores;       // [heads][64], then the weights, rounded to bf16
+  float* largest;      // [heads]
+  float* denominator;  // [heads]
 };
 
 Work Divide(const AttendArgs& a) {
@@ -33,11 +32,10 @@ Work Divide(const AttendArgs& a) {
     at += (bytes + 63) / 64 * 64;
     return begin;
   };
-  w.keys = reinterpret_cast<std::uint16_t*>(take(kListBlock * dim * 2));
-  w.values = reinterpret_cast<std::uint32_t*>(take(kListBlock * dim * 2));
+  w.records = reinterpret_cast<float*>(take(kListBlock * dim * 4));
+  w.queries = reinterpret_cast<float*>(take(heads * dim * 4));
   w.sum = reinterpret_cast<float*>(take(heads * dim * 4));
   w.scores = reinterpret_cast<float*>(take(heads * kListBlock * 4));
-  w.weights = reinterpret_cast<std::uint16_t*>(take(heads * kListBlock * 2));
   w.largest = reinterpret_cast<float*>(take(heads * 4));
   w.denominator = reinterpret_cast<float*>(take(heads * 4));
   return w;
@@ -54,30 +52,21 @@ GALLEY_SIMD F32 RecordValues(const AttendArgs& a, std::size_t row, std::size_t d
   return DecodeE2M1(codes + d / 2) * scale;
 }
 
-// Decodes rows `first` and `first + 1` (when there is one) to place `i` of the block.
-void DecodePair(const AttendArgs& a, const Work& w, std::size_t i, std::size_t first, bool both) {
+void DecodeRow(const AttendArgs& a, std::size_t row, float* out) {
   const auto dim = static_cast<std::size_t>(a.head_dim);
-  std::uint16_t *even = w.keys + i * dim, *odd = even + dim;
-  std::uint32_t* pairs = w.values + i / 2 * dim;
-  for (std::size_t d = 0; d < dim; d += kLanes) {
-    const U32 x = (U32)RecordValues(a, first, d);
-    const U32 y = both ? (U32)RecordValues(a, first + 1, d) : U32{};
-    StoreAs(even + d, __builtin_convertvector(x >> 16, U16x16));
-    StoreAs(odd + d, __builtin_convertvector(y >> 16, U16x16));
-    StoreAs(pairs + d, (x >> 16) | (y & 0xFFFF0000u));
-  }
+  for (std::size_t d = 0; d < dim; d += kLanes) Store(out + d, RecordValues(a, row, d));
 }
 
 template <int kHeads, int kKeys>
 GALLEY_SIMD void ScoreTile(const AttendArgs& a, const Work& w, std::size_t head, std::size_t key) {
   const auto dim = static_cast<std::size_t>(a.head_dim);
   F32 acc[kHeads][kKeys] = {};
-  for (std::size_t d = 0; d < dim; d += 32) {
-    U32 k[kKeys];
-    for (std::size_t j = 0; j < kKeys; ++j) k[j] = LoadAs<U32>(w.keys + (key + j) * dim + d);
+  for (std::size_t d = 0; d < dim; d += kLanes) {
+    F32 k[kKeys];
+    for (std::size_t j = 0; j < kKeys; ++j) k[j] = Load(w.records + (key + j) * dim + d);
     for (std::size_t h = 0; h < kHeads; ++h) {
-      const U32 q = LoadAs<U32>(a.q + (head + h) * dim + d);
-      for (int j = 0; j < kKeys; ++j) acc[h][j] = DotPairs(acc[h][j], q, k[j]);
+      const F32 q = Load(w.queries + (head + h) * dim + d);
+      for (int j = 0; j < kKeys; ++j) acc[h][j] = Fma(q, k[j], acc[h][j]);
     }
   }
   for (std::size_t h = 0; h < kHeads; ++h) {
@@ -85,11 +74,13 @@ GALLEY_SIMD void ScoreTile(const AttendArgs& a, const Work& w, std::size_t head,
   }
 }
 
-template <int kHeads>
-void ScoreHeads(const AttendArgs& a, const Work& w, std::size_t head, std::size_t keys) {
-  std::size_t key = 0;
-  for (; key + 4 <= keys; key += 4) ScoreTile<kHeads, 4>(a, w, head, key);
-  for (; key < keys; ++key) ScoreTile<kHeads, 1>(a, w, head, key);
+// Some keys, which then lie in the nearest cache, against all heads.
+template <int kKeys>
+void ScoreKeys(const AttendArgs& a, const Work& w, std::size_t key) {
+  const auto heads = static_cast<std::size_t>(a.heads);
+  std::size_t h = 0;
+  for (; h + 4 <= heads; h += 4) ScoreTile<4, kKeys>(a, w, h, key);
+  for (; h < heads; ++h) ScoreTile<1, kKeys>(a, w, h, key);
 }
 
 // Scores of one head to weights against the new maximum; the head's sum so far is rescaled.
@@ -106,7 +97,7 @@ void Soften(const AttendArgs& a, const Work& w, std::size_t head, std::size_t ke
   for (std::size_t i = 0; i < kListBlock; i += kLanes) {
     const F32 p = Exp(Load(scores + i) - largest);
     sum = sum + p;
-    StoreBf16(reinterpret_cast<BFloat16*>(w.weights + head * kListBlock + i), p);
+    Store(scores + i, RoundBf16(p));
   }
   const float rescale = Exp(Broadcast(w.largest[head] - largest))[0];
   w.denominator[head] = w.denominator[head] * rescale + SumLanes(sum);
@@ -115,21 +106,20 @@ void Soften(const AttendArgs& a, const Work& w, std::size_t head, std::size_t ke
   for (std::size_t d = 0; d < dim; d += kLanes) Store(w.sum + head * dim + d, Load(w.sum + head * dim + d) * rescale);
 }
 
-// sum[head …][d …] += weights * values over the block's pairs of places.
+// sum[head …][d …] += weights * values over the block's places.
 template <int kHeads, int kVectors>
-GALLEY_SIMD void WeighTile(const AttendArgs& a, const Work& w, std::size_t head, std::size_t d, std::size_t pairs) {
+GALLEY_SIMD void WeighTile(const AttendArgs& a, const Work& w, std::size_t head, std::size_t d, std::size_t places) {
   const auto dim = static_cast<std::size_t>(a.head_dim);
   F32 acc[kHeads][kVectors];
   for (std::size_t h = 0; h < kHeads; ++h) {
     for (std::size_t v = 0; v < kVectors; ++v) acc[h][v] = Load(w.sum + (head + h) * dim + d + v * kLanes);
   }
-  for (std::size_t i = 0; i < pairs; ++i) {
-    U32 value[kVectors];
-    for (std::size_t v = 0; v < kVectors; ++v) value[v] = LoadAs<U32>(w.values + i * dim + d + v * kLanes);
+  for (std::size_t i = 0; i < places; ++i) {
+    F32 value[kVectors];
+    for (std::size_t v = 0; v < kVectors; ++v) value[v] = Load(w.records + i * dim + d + v * kLanes);
     for (std::size_t h = 0; h < kHeads; ++h) {
-      std::uint32_t pair;
-      __builtin_memcpy(&pair, w.weights + (head + h) * kListBlock + 2 * i, sizeof(pair));
-      for (int v = 0; v < kVectors; ++v) acc[h][v] = DotPairs(acc[h][v], BroadcastBits(pair), value[v]);
+      const F32 weight = Broadcast(w.scores[(head + h) * kListBlock + i]);
+      for (int v = 0; v < kVectors; ++v) acc[h][v] = Fma(weight, value[v], acc[h][v]);
     }
   }
   for (std::size_t h = 0; h < kHeads; ++h) {
@@ -137,13 +127,13 @@ GALLEY_SIMD void WeighTile(const AttendArgs& a, const Work& w, std::size_t head,
   }
 }
 
-template <int kHeads>
-void WeighHeads(const AttendArgs& a, const Work& w, std::size_t head, std::size_t keys) {
-  const auto dim = static_cast<std::size_t>(a.head_dim);
-  const std::size_t pairs = (keys + 1) / 2;
-  std::size_t d = 0;
-  for (; d + 4 * kLanes <= dim; d += 4 * kLanes) WeighTile<kHeads, 4>(a, w, head, d, pairs);
-  for (; d < dim; d += kLanes) WeighTile<kHeads, 1>(a, w, head, d, pairs);
+// Some columns of the values, which then lie in the nearest cache, for all heads.
+template <int kVectors>
+void WeighColumns(const AttendArgs& a, const Work& w, std::size_t d, std::size_t places) {
+  const auto heads = static_cast<std::size_t>(a.heads);
+  std::size_t h = 0;
+  for (; h + 4 <= heads; h += 4) WeighTile<4, kVectors>(a, w, h, d, places);
+  for (; h < heads; ++h) WeighTile<1, kVectors>(a, w, h, d, places);
 }
 
 // The places [begin, end) as rows of the list: those of the window and those of the entries that lie in it.
@@ -164,7 +154,10 @@ BlockRows RowsOf(const AttendArgs& a, std::size_t begin, std::size_t end) {
 void Attend(const AttendArgs& a) {
   const Work w = Divide(a);
   const auto heads = static_cast<std::size_t>(a.heads), dim = static_cast<std::size_t>(a.head_dim);
-  for (std::size_t i = 0; i < heads * dim; ++i) w.sum[i] = 0;
+  for (std::size_t i = 0; i < heads * dim; i += kLanes) {
+    Store(w.sum + i, F32{});
+    Store(w.queries + i, LoadBf16(a.q + i));
+  }
   for (std::size_t h = 0; h < heads; ++h) {
     w.largest[h] = kLowest;
     w.denominator[h] = 0;
@@ -173,13 +166,13 @@ void Attend(const AttendArgs& a) {
   for (std::size_t begin = 0; begin < places; begin += kListBlock) {
     const BlockRows rows = RowsOf(a, begin, Least(places, begin + kListBlock));
     if (rows.count == 0) continue;
-    for (std::size_t i = 0; i < rows.count; i += 2) DecodePair(a, w, i, rows.first + i, i + 1 < rows.count);
-    std::size_t h = 0;
-    for (; h + 4 <= heads; h += 4) ScoreHeads<4>(a, w, h, rows.count);
-    for (; h < heads; ++h) ScoreHeads<1>(a, w, h, rows.count);
-    for (h = 0; h < heads; ++h) Soften(a, w, h, rows.count);
-    for (h = 0; h + 4 <= heads; h += 4) WeighHeads<4>(a, w, h, rows.count);
-    for (; h < heads; ++h) WeighHeads<1>(a, w, h, rows.count);
+    for (std::size_t i = 0; i < rows.count; ++i) DecodeRow(a, rows.first + i, w.records + i * dim);
+    std::size_t key = 0, d = 0;
+    for (; key + 4 <= rows.count; key += 4) ScoreKeys<4>(a, w, key);
+    for (; key < rows.count; ++key) ScoreKeys<1>(a, w, key);
+    for (std::size_t h = 0; h < heads; ++h) Soften(a, w, h, rows.count);
+    for (; d + 4 * kLanes <= dim; d += 4 * kLanes) WeighColumns<4>(a, w, d, rows.count);
+    for (; d < dim; d += kLanes) WeighColumns<1>(a, w, d, rows.count);
   }
   for (std::size_t h = 0; h < heads; ++h) {
     const float denominator = w.denominator[h] + Exp(Broadcast(a.sink[h] - w.largest[h]))[0];

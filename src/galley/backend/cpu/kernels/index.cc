@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Index scores: sum over heads of w[h] * relu(q[h] . key). Heads are the lanes, so a key needs one fold at its end.
-// Order: per group of 32 dimensions one partial sum in pairs, scaled and added; then heads in groups of sixteen, the
+// Order: per group of 32 dimensions one partial sum in fp32, scaled and added; then heads in groups of sixteen, the
 // sixteen lanes folded last.
 #include "galley/backend/cpu/kernels.h"
 #include "galley/backend/cpu/kernels/decode.h"
@@ -10,13 +10,6 @@
 namespace galley::backend::cpu::GALLEY_ISA {
 namespace {
 
-// The sixteen pairs of bf16 codes, without scale, of 32 dimensions of a key.
-GALLEY_SIMD void DecodePairs(const std::uint8_t* codes, std::uint32_t* pairs) {
-  // Byte i holds dimensions 2i and 2i + 1: spread over the two halves of a lane.
-  const U32 bytes = __builtin_convertvector(LoadAs<U8x16>(codes), U32);
-  StoreAs(pairs, DecodeE2M1Words((U16)(bytes | (bytes << 12))));
-}
-
 template <int kKeys>
 GALLEY_SIMD void ScoreKeys(const IndexArgs& a, std::size_t first) {
   const auto dim = static_cast<std::size_t>(a.dim), groups = static_cast<std::size_t>(a.head_groups);
@@ -24,12 +17,16 @@ GALLEY_SIMD void ScoreKeys(const IndexArgs& a, std::size_t first) {
   for (std::size_t g = 0; g < groups; ++g) {
     F32 total[kKeys] = {};
     for (std::size_t block = 0; block < dim / 32; ++block) {
-      std::uint32_t pairs[kKeys][16];
-      for (std::size_t k = 0; k < kKeys; ++k) DecodePairs(a.keys + (first + k) * (dim / 2) + block * 16, pairs[k]);
+      float values[kKeys][32];  // without scale
+      for (std::size_t k = 0; k < kKeys; ++k) {
+        const std::uint8_t* codes = a.keys + (first + k) * (dim / 2) + block * 16;
+        Store(values[k], DecodeE2M1(codes));
+        Store(values[k] + kLanes, DecodeE2M1(codes + kLanes / 2));
+      }
       F32 partial[kKeys] = {};
-      for (std::size_t i = 0; i < 16; ++i) {
-        const U32 q = LoadAs<U32>(a.q + ((block * 16 + i) * groups + g) * kLanes);
-        for (std::size_t k = 0; k < kKeys; ++k) partial[k] = DotPairs(partial[k], q, BroadcastBits(pairs[k][i]));
+      for (std::size_t i = 0; i < 32; ++i) {
+        const F32 q = Load(a.q + ((block * 32 + i) * groups + g) * kLanes);
+        for (std::size_t k = 0; k < kKeys; ++k) partial[k] = Fma(q, Broadcast(values[k][i]), partial[k]);
       }
       for (std::size_t k = 0; k < kKeys; ++k) {
         total[k] = Fma(partial[k], Broadcast(ScaleOf(a.scales[(first + k) * (dim / 32) + block])), total[k]);

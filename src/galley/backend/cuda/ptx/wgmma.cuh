@@ -48,6 +48,36 @@ template <int N>
 struct Wgmma;
 
 template <>
+struct Wgmma<8> {
+  __device__ __forceinline__ static void Add(float (&d)[4], const std::uint32_t (&a)[4], std::uint64_t b) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, %8, 1, 1, 1, 0;"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#else
+    __trap();
+#endif
+  }
+};
+
+template <>
+struct Wgmma<16> {
+  __device__ __forceinline__ static void Add(float (&d)[8], const std::uint32_t (&a)[4], std::uint64_t b) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, "
+        "{%8, %9, %10, %11}, %12, 1, 1, 1, 0;"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#else
+    __trap();
+#endif
+  }
+};
+
+template <>
 struct Wgmma<32> {
   __device__ __forceinline__ static void Add(float (&d)[16], const std::uint32_t (&a)[4], std::uint64_t b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

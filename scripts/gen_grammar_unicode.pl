@@ -6,6 +6,8 @@
 # `0` on, those before it are of 39 from `X` on, most significant first.
 use strict;
 use warnings;
+use feature "fc";
+use Unicode::Normalize qw(NFKC);
 use Unicode::UCD qw(prop_invlist prop_value_aliases prop_values casefold);
 
 my %offsets;      # of a spelled list of ranges that is already there
@@ -24,7 +26,7 @@ sub spell {
 # Of each range: code points between it and the one before (the first: before it), and those it adds to its first.
 sub add {
   my ($kind, $query, @names) = @_;
-  my @list = prop_invlist($query);
+  my @list = ref $query ? @$query : prop_invlist($query);
   my ($text, $count, $before) = ("", 0, 0);
   for (my $i = 0; $i < @list && $list[$i] <= 0x10FFFF; $i += 2) {
     my $end = $i + 1 < @list ? $list[$i + 1] - 1 : 0x10FFFF;
@@ -57,6 +59,32 @@ for my $p ([qw(Alphabetic Alpha)], [qw(ASCII_Hex_Digit AHex)], ["Case_Ignorable"
            [qw(Uppercase Upper)], [qw(White_Space space)]) {
   add("kBinary", $p->[0], @$p);
 }
+
+# What international host names are judged by (RFC 5892, 5893): code points beyond ASCII that are valid wherever they
+# stand and never change under NFC, and the properties behind the rules for others.
+my %valid = map { $_ => 1 } (0xDF, 0x3C2, 0x6FD, 0x6FE, 0xF0B, 0x3007);
+my %other = map { $_ => 1 } (0x640, 0x7FA, 0x302E, 0x302F, 0x3031 .. 0x3035, 0x303B, 0xB7, 0x375, 0x5F3, 0x5F4, 0x30FB,
+                             0x660 .. 0x669, 0x6F0 .. 0x6F9);
+my @blocks = ([0x20D0, 0x20FF], [0x1D100, 0x1D1FF], [0x1D200, 0x1D24F]);
+my (@host, $inside);
+for my $cp (0x80 .. 0x10FFFF) {
+  my $good = 0;
+  if (!$other{$cp} && !($cp >= 0xD800 && $cp <= 0xDFFF)) {
+    my $c = chr $cp;
+    $good = $valid{$cp}
+      || ($c =~ /[\p{Ll}\p{Lu}\p{Lo}\p{Nd}\p{Lm}\p{Mn}\p{Mc}]/ && $c !~ /[\p{DI}\p{space}\p{NChar}]/
+      && $c !~ /[\p{hst=L}\p{hst=V}\p{hst=T}]/ && !grep({ $cp >= $_->[0] && $cp <= $_->[1] } @blocks)
+      && NFKC(fc(NFKC($c))) eq $c);
+    $good &&= $c =~ /\p{NFC_Quick_Check=Y}/;
+  }
+  push @host, $cp if !$good != !$inside;
+  $inside = $good;
+}
+add("kHostName", \@host, "Valid");
+add("kHostName", "Canonical_Combining_Class=Virama", "Virama");
+add("kHostName", "Canonical_Combining_Class=0", "Starter");
+add("kHostName", "Joining_Type=$_", "Joining_$_") for qw(D R L);
+add("kHostName", "Bidi_Class=$_", "Bidi_$_") for qw(R AL AN);
 
 # From and to, each as its distance from the number before it: even for upward, odd for downward.
 my ($folds, $last) = ("", 0);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Automaton over code points, made deterministic only where it is walked. One per regex, shared by every lexeme that
-// uses it. Not safe for concurrent use: a grammar belongs to one thread at a time.
+// uses it; host_names.h derives one that no regex could be. Not safe for concurrent use: a grammar belongs to one
+// thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -28,17 +29,38 @@ class CharDfa {
   [[nodiscard]] static Compiled<std::shared_ptr<CharDfa>> Create(std::vector<Regex> options, Mode mode,
                                                                  const Limits& limits);
 
+  virtual ~CharDfa() = default;
+  CharDfa(const CharDfa&) = delete;
+  CharDfa& operator=(const CharDfa&) = delete;
+
   [[nodiscard]] const CharClasses& classes() const { return classes_; }
   [[nodiscard]] State start() const { return start_; }
-  [[nodiscard]] State Step(State state, std::uint32_t char_class);
+  [[nodiscard]] virtual State Step(State state, std::uint32_t char_class);
+  // Every state but kDead can still reach a match, so nobody needs to search for one.
+  [[nodiscard]] virtual bool exact() const { return false; }
+  // How many letters a-z may surely follow without a match becoming impossible; 0 where it is not known.
+  [[nodiscard]] virtual std::uint32_t letters_ahead(State) const { return 0; }
   // Label of the option that the text read so far matches, or kNoLabel.
   [[nodiscard]] int Label(State state) const { return labels_[state]; }
   // Every continuation matches too.
   [[nodiscard]] bool universal(State state) const { return state == all_; }
   // Forgets every state but the start.
-  void Reset();
+  virtual void Reset();
   [[nodiscard]] bool Matches(std::string_view utf8);
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
+
+ protected:
+  explicit CharDfa(std::shared_ptr<Meter> meter) : meter_(std::move(meter)) {}
+  void Grow(std::size_t bytes) {
+    bytes_ += bytes;
+    meter_->Hold(bytes);
+  }
+
+  std::shared_ptr<Meter> meter_;
+  CharClasses classes_;
+  std::vector<int> labels_;  // by state
+  State start_ = kDead;
+  std::size_t bytes_ = 0;
 
  private:
   friend class CharDfaBuilder;
@@ -61,36 +83,26 @@ class CharDfa {
     std::size_t operator()(const Key& key) const;
   };
 
-  explicit CharDfa(std::shared_ptr<Meter> meter) : meter_(std::move(meter)) {}
   void Begin();
-  void Grow(std::size_t bytes) {
-    bytes_ += bytes;
-    meter_->Hold(bytes);
-  }
   State Intern(std::vector<std::uint32_t> states, Left left);
   // Follows empty moves from `from`; assertions stay in the result unless `resolve`, when `right` decides them.
   void Close(std::span<const std::uint32_t> from, Left left, bool resolve, Left right, std::vector<std::uint32_t>& out);
   [[nodiscard]] static bool Holds(Regex::Assertion assertion, Left left, Left right, bool at_end);
   int ComputeLabel(const Key& key);
 
-  std::shared_ptr<Meter> meter_;
   std::vector<NfaState> nfa_;
   std::uint32_t nfa_start_ = 0;
   bool has_assertions_ = false;
-  CharClasses classes_;
   std::vector<std::vector<bool>> member_;  // [set][class]
   std::vector<Left> left_after_;           // by class
   std::unordered_map<Key, State, KeyHash> ids_;
   std::vector<const Key*> keys_;
   std::vector<std::vector<State>> rows_;  // by state and class; kUnknown where not walked yet
-  std::vector<int> labels_;
   std::vector<std::uint32_t> mark_;
   std::uint32_t mark_now_ = 0;
-  State start_ = kDead;
   State all_ = 0xFFFFFFFF;
   std::uint32_t states_max_ = 0;
   std::size_t fixed_bytes_ = 0;  // of what Reset leaves
-  std::size_t bytes_ = 0;
 };
 
 }  // namespace galley::grammar

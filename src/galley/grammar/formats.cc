@@ -203,7 +203,9 @@ constexpr std::array kRows = {
     Row{"email", [] { return Simple(Email()); }},
     Row{"hostname",
         [] {
-          return FormatPatterns{{Whole(Hostname())}, {"(?:^|\\.)[A-Za-z0-9-]{2}--"}, 253};
+          FormatPatterns out;
+          out.host_name = true;
+          return out;
         }},
     Row{"ipv4", [] { return Simple(Ipv4()); }},
     Row{"ipv6", [] { return Simple(Ipv6()); }},

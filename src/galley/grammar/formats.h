@@ -14,7 +14,8 @@ struct FormatPatterns {
   std::vector<std::string> must;
   std::vector<std::string> must_not;
   std::uint32_t length_max = 0;  // 0 for none
-  [[nodiscard]] bool known() const { return !must.empty(); }
+  bool host_name = false;        // HostNames instead of patterns
+  [[nodiscard]] bool known() const { return !must.empty() || host_name; }
 };
 
 [[nodiscard]] FormatPatterns FindFormat(std::string_view name);

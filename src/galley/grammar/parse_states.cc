@@ -221,6 +221,7 @@ void ParseStates::Call(State& state, Id id, const Item& from, RuleId rule, NodeI
   then.lexeme = 0;
   then.payload = payload_after;
   const std::pair<RuleId, Item> wait = {rule, then};
+  program_.limits().meter->Step(state.waiting.size());
   if (std::find(state.waiting.begin(), state.waiting.end(), wait) == state.waiting.end()) {
     state.waiting.push_back(wait);
     if (std::find(empty_.begin(), empty_.end(), rule) != empty_.end()) Push(then);
@@ -235,6 +236,7 @@ void ParseStates::Complete(State& state, Id id, const Item& item) {
     state.complete = true;
     return;
   }
+  program_.limits().meter->Step(states_[item.origin].waiting.size());
   if (item.origin == id) {
     if (std::find(empty_.begin(), empty_.end(), item.symbol) == empty_.end()) empty_.push_back(item.symbol);
     for (std::size_t i = 0; i < state.waiting.size(); ++i) {

@@ -7,12 +7,16 @@
 #include <unordered_set>
 
 #include "galley/grammar/formats.h"
+#include "galley/grammar/host_names.h"
 #include "galley/grammar/schema_expand.h"
 
 namespace galley::grammar {
 namespace {
 
 using Type = JsonValue::Type;
+
+// Where the pattern of host names stands among the others; it is no regex that a schema could hold.
+constexpr const char* kHostNamesKey = "(?host)";
 
 }  // namespace
 
@@ -242,6 +246,11 @@ std::vector<StringFacts::Pattern> SchemaExpander::FormatParts(SchemaId id, const
       Fail(CompileCode::kUnsupportedKeyword, message, pointer, "format");
     }
     return out;
+  }
+  if (patterns.host_name) {
+    auto& slot = patterns_[kHostNamesKey];
+    if (slot == nullptr) slot = std::make_shared<HostNames>(options_.limits);
+    out.push_back({slot, false});
   }
   for (const std::string& text : patterns.must) out.push_back({Pattern(text, pointer, "format"), false});
   for (const std::string& text : patterns.must_not) out.push_back({Pattern(text, pointer, "format"), true});

@@ -97,6 +97,9 @@ std::uint32_t StringMachine::Chain(TextAutomaton::State text, Alphabet alphabet,
     }
     return target;
   };
+  if (alphabet == Alphabet::kLower) {
+    if (const std::uint32_t letters = text_.letters_ahead(text); letters > 0) return std::min(letters, enough);
+  }
   std::vector<std::uint32_t>& known = chains_[static_cast<std::size_t>(alphabet)];
   const auto length_of = [&](TextAutomaton::State state) { return state < known.size() ? known[state] : 0; };
   std::vector<TextAutomaton::State> path;

@@ -83,6 +83,8 @@ TextAutomaton::TextAutomaton(TextSpec spec, const Limits& limits)
   if (spec_.names) parts.push_back(&spec_.names->classes());
   if (!parts.empty()) classes_ = CharClasses::Refine(parts, maps_);
   count_cap_ = spec_.length_max == kUnbounded ? spec_.length_min : spec_.length_max + 1;
+  exact_ = spec_.parts.size() == 1 && spec_.parts[0].sense == TextSpec::Sense::kMust && spec_.parts[0].dfa->exact() &&
+           spec_.names == nullptr && spec_.length_min == 0 && spec_.length_max == kUnbounded;
   Begin();
 }
 
@@ -188,7 +190,7 @@ TextAutomaton::State TextAutomaton::Intern(std::uint32_t context, std::uint32_t 
   ids_.emplace(std::move(key), id);
   Info info{context, node, count, kNoLabel, Life::kUnknown};
   info.label = ComputeLabel(info, parts.data());
-  if (info.label != kNoLabel || NameBelow(info)) info.life = Life::kLive;
+  if (info.label != kNoLabel || NameBelow(info) || exact_) info.life = Life::kLive;
   if (spec_.names && node != NameTrie::kOff && !contexts_[context].others && info.life != Life::kLive) {
     info.life = Life::kDead;
   }

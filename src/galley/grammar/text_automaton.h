@@ -94,6 +94,10 @@ class TextAutomaton {
   // length; kNoLabel elsewhere. `count` is how many were read, saturating at length_min when there is no maximum.
   [[nodiscard]] int plain_label(State state) const;
   [[nodiscard]] std::uint32_t count(State state) const { return states_[state].count; }
+  // How many letters a-z may surely follow a state, whichever they are; 0 where it is not known.
+  [[nodiscard]] std::uint32_t letters_ahead(State state) const {
+    return exact_ ? spec_.parts[0].dfa->letters_ahead(part_states_[state]) : 0;
+  }
   // Some class of code points in first..last leads to a live state.
   [[nodiscard]] bool AnyLive(State state, std::uint32_t first, std::uint32_t last);
   // The one state that all of first..last lead to, when there is one.
@@ -135,6 +139,7 @@ class TextAutomaton {
   TextSpec spec_;
   std::shared_ptr<Meter> meter_;
   std::uint32_t states_max_;
+  bool exact_ = false;  // one pattern that finds out by itself which of its states live, and nothing else
   CharClasses classes_;
   std::vector<bool> writable_;                    // by class, once it is asked for
   std::vector<std::vector<std::uint32_t>> maps_;  // per part, then the names: class of the part by our class

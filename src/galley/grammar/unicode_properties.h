@@ -15,7 +15,8 @@ struct CodePointRange {
   std::uint32_t last;
 };
 
-enum class PropertyKind { kGeneralCategory, kScript, kScriptExtensions, kBinary };
+// kHostName: what only host_names.h asks for.
+enum class PropertyKind { kGeneralCategory, kScript, kScriptExtensions, kBinary, kHostName };
 
 // `from` folds to `to` (statuses C and S of CaseFolding.txt).
 struct CaseFold {

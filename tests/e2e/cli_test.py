@@ -629,7 +629,7 @@ class Tools(unittest.TestCase):
         self.assertIn(digest, run("inspect", "--digest").stdout)
         said = run("generate", "--raw", "--max-tokens", "1", "--weights-digest", digest, "Once")
         self.assertEqual(said.returncode, 0, said.stderr)
-        for command in (["generate", "Once"], ["serve", "--port", "0"], ["calibrate"], ["bench"], ["chat"]):
+        for command in (["generate", "Once"], ["serve", "--port", "0"], ["calibrate"], ["bench", "throughput"], ["chat"]):
             other = run(*command[:1], "--weights-digest", "0" * 64, *command[1:])
             self.assertEqual(other.returncode, EXIT["corrupt"], other.stderr)
             self.assertIn(digest, other.stderr)

@@ -348,7 +348,8 @@ class ChatConverter {
       return SetSchemaFormat(Get(format, "json_schema"), "response_format", options_, request_);
     } else if (type == "regex") {
       if (const Status status = CheckRegexSyntax(Text(format, "regex")); !status)
-        return RefuseChecked(fmt::format("Invalid regex: {}", status.error().message), status.error(), "response_format");
+        return RefuseChecked(fmt::format("Invalid regex: {}", status.error().message), status.error(),
+                             "response_format");
       request_.conversation.response_format = ResponseFormat::kRegex;
       request_.conversation.response_regex = Text(format, "regex");
     }

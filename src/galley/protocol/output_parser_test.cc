@@ -82,7 +82,8 @@ TEST(OutputParser, MarkersAreHiddenWhereThereAreNoCalls) {
   options.parsing.hide_markup = true;
   const std::string text = "See:\n\n" + Block(Invoke(Parameter("a", "true", "x < y")));
   const std::string shown =
-      "See:\n\n<calls>\n<invoke name=\"f\">\n<parameter name=\"a\" string=\"true\">x < y</parameter>\n</invoke>\n</calls>";
+      "See:\n\n<calls>\n<invoke name=\"f\">\n<parameter name=\"a\" string=\"true\">x < "
+      "y</parameter>\n</invoke>\n</calls>";
   for (std::size_t cut = 0; cut <= text.size(); ++cut)
     EXPECT_EQ(Read(options, {text.substr(0, cut), text.substr(cut)}).content, shown) << "cut at " << cut;
   options.parsing.stage = ThinkingStage::kReasoningStart;

@@ -68,7 +68,7 @@ Checked SetSampling(const Json& body, std::string_view max_tokens_key, bool lowe
   std::optional<float> top_p;
   if (const Json& value = Get(body, "top_p"); !value.is_null()) {
     top_p = static_cast<float>(value.AsDouble());
-    if (!(*top_p > 0 && *top_p <= 1)) 
+    if (!(*top_p > 0 && *top_p <= 1))
       return Refuse("Invalid top_p value, the valid range of top_p is (0, 1.0]", "top_p");
   }
   if (request.version == ModelVersion::kV41) {
@@ -135,15 +135,15 @@ Checked FinishTool(Tool& tool, bool declared) {
   if (declared && tool.parameters.is_object()) {
     const Json& type = Get(tool.parameters, "type");
     if (Text(type) != "object")
-      return invalid({ErrorCode::kInvalidArgument,
-                      fmt::format("schema must be a JSON Schema of 'type: \"object\"', got 'type: {}'.", DumpJson(type)),
-                      ""});
+      return invalid(
+          {ErrorCode::kInvalidArgument,
+           fmt::format("schema must be a JSON Schema of 'type: \"object\"', got 'type: {}'.", DumpJson(type)), ""});
   }
   if (tool.strict.value_or(false)) {
     Json schema = tool.parameters;
     if (schema.Find("type") == nullptr) schema.Set("type", "object");
     Result<Json> strict = MakeStrict(schema);
-    if (!strict) return Refuse(strict.error().message, "tools");
+    if (!strict) return RefuseChecked(strict.error().message, strict.error(), "tools");
     tool.declared = std::exchange(tool.parameters, std::move(*strict));
   }
   return {};
@@ -161,11 +161,10 @@ Checked ChooseTool(std::string_view name, ParsedRequest& request) {
   if (tools.empty()) return {};
   const auto found = std::find_if(tools.begin(), tools.end(), [&](const Tool& tool) { return tool.name == name; });
   if (found == tools.end())
-    return Refuse(
-        fmt::format("Invalid value for 'tool_call': no function named '{}' was specified in the 'tools' "
-                    "parameter.",
-                    name),
-        "tool_choice");
+    return Refuse(fmt::format("Invalid value for 'tool_call': no function named '{}' was specified in the 'tools' "
+                              "parameter.",
+                              name),
+                  "tool_choice");
   Tool kept = std::move(*found);
   tools.clear();
   tools.push_back(std::move(kept));
@@ -193,7 +192,12 @@ Checked SetSchemaFormat(const Json& holder, std::string_view param, const CodecO
     if (!options.any_schema_root && Text(schema, "type") != "object")
       return Refuse("The top level of the json schema must be an object.", param);
     Result<Json> strict = MakeStrict(schema);
-    if (!strict) return Refuse(strict.error().message, param);
+    if (!strict) {
+      // Here it is no tool's.
+      std::string_view why = strict.error().message;
+      if (why.starts_with(kStrictToolError)) why.remove_prefix(kStrictToolError.size());
+      return RefuseChecked(fmt::format("Invalid json schema: {}", why), strict.error(), param);
+    }
     text = DumpJson(*strict);
   }
   c.response_format = ResponseFormat::kJsonSchema;

@@ -150,6 +150,16 @@ TEST(Regex, SyntaxIsCheckedWithoutRunningIt) {
     EXPECT_FALSE(CheckRegexSyntax(bad).has_value()) << bad;
 }
 
+TEST(Request, AStrictFormatIsNoTool) {
+  const auto request = ParseRequest(
+      Protocol::kChat,
+      Body(
+          R"("messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_schema", "json_schema": {"name": "s", "strict": true, "schema": {"type": "object", "properties": {"a": {"type": "array"}}}}})"));
+  ASSERT_FALSE(request);
+  EXPECT_EQ(request.error().message, "Invalid json schema: missing field `items`");
+  EXPECT_EQ(request.error().detail, "at /properties/a");
+}
+
 // The words are the original's; the place is ours.
 TEST(Request, WhatIsWrongInASchemaIsSaidWithItsPlace) {
   struct Case {
@@ -170,9 +180,10 @@ TEST(Request, WhatIsWrongInASchemaIsSaidWithItsPlace) {
   for (const Case& test : cases) {
     const auto request = ParseRequest(
         Protocol::kChat,
-        Body(std::string(
-                 R"("messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": )") +
-             test.schema + "}}"));
+        Body(
+            std::string(
+                R"("messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": )") +
+            test.schema + "}}"));
     ASSERT_FALSE(request) << test.schema;
     EXPECT_NE(request.error().message.find(test.message), std::string::npos) << request.error().message;
     EXPECT_EQ(request.error().detail, test.detail);

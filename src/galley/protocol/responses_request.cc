@@ -184,10 +184,11 @@ class ResponsesConverter {
     for (std::size_t i = 0; i < all.size(); ++i)
       GALLEY_REFUSE_IF_ERROR(AddTool(all[i], fmt::format("tools[{}]", i), request_.conversation.tools, true));
     if (options_.refuse_builtin && !all.empty() && request_.conversation.tools.empty())
-      return Refuse(fmt::format("tools[0]: {} is not supported: this server runs no tools of its own. Declare functions "
-                                "that the client runs, or leave tools out.",
-                                Text(all[0], "type")),
-                    "tools");
+      return Refuse(
+          fmt::format("tools[0]: {} is not supported: this server runs no tools of its own. Declare functions "
+                      "that the client runs, or leave tools out.",
+                      Text(all[0], "type")),
+          "tools");
     return CheckUnique(request_.conversation.tools);
   }
 
@@ -292,9 +293,9 @@ class ResponsesConverter {
       else if (options_.responses_reject_web_search)
         return Refuse("Server tools are not supported");
       else if (options_.refuse_builtin)
-        return Refuse(
-            fmt::format("tool_choice: {} cannot be demanded: this server runs no tools of its own", Text(choice, "type")),
-            "tool_choice");
+        return Refuse(fmt::format("tool_choice: {} cannot be demanded: this server runs no tools of its own",
+                                  Text(choice, "type")),
+                      "tool_choice");
     }
     return FinishChoice(request_);
   }

@@ -340,8 +340,6 @@ constexpr std::array<std::string_view, 17> kCopiedInStrict = {
     "maxLength", "minItems", "maxItems",         "$anchor",          "$comment"};
 constexpr std::array<std::string_view, 5> kStrictFormats = {"email", "hostname", "ipv4", "ipv6", "uuid"};
 
-constexpr std::string_view kStrictError = "Invalid tool parameters schema : ";
-
 bool HasType(const Json& schema, std::string_view name) {
   const Json& type = Get(schema, "type");
   if (Text(type) == name) return true;
@@ -350,11 +348,18 @@ bool HasType(const Json& schema, std::string_view name) {
 
 Result<Json> Strict(const Json& schema);
 
-Result<Json> StrictMap(const Json& map) {
+// A schema inside the one at hand; `step` leads there, for errors.
+Result<Json> StrictAt(const Json& schema, std::string_view step) {
+  Result<Json> inner = Strict(schema);
+  if (!inner) return Err(inner.error().code, inner.error().message, fmt::format("/{}{}", step, inner.error().where));
+  return inner;
+}
+
+Result<Json> StrictMap(const Json& map, std::string_view step) {
   Json out(Json::Object{});
   if (const Json::Object* members = map.if_object()) {
     for (const Json::Member& member : *members) {
-      ASSIGN_OR_RETURN(Json value, Strict(member.value));
+      ASSIGN_OR_RETURN(Json value, StrictAt(member.value, fmt::format("{}/{}", step, member.key)));
       out.if_object()->push_back({member.key, std::move(value)});
     }
   }
@@ -362,7 +367,7 @@ Result<Json> StrictMap(const Json& map) {
 }
 
 Status AddObjectMembers(const Json& schema, Json& out) {
-  ASSIGN_OR_RETURN(Json properties, StrictMap(Get(schema, "properties")));
+  ASSIGN_OR_RETURN(Json properties, StrictMap(Get(schema, "properties"), "properties"));
   const Json& additional = Get(schema, "additionalProperties");
   if (!additional.is_null() && !(additional.is_bool() && !IsTrue(additional)))
     return Bad("additionalProperties should not be true");
@@ -387,28 +392,29 @@ Status AddObjectMembers(const Json& schema, Json& out) {
 Status CheckStrictKeywords(const Json& schema) {
   for (std::string_view name : kRefusedInStrict) {
     if (schema.Find(name) != nullptr)
-      return Bad(fmt::format("{}`{}` is not supported in strict mode", kStrictError, name));
+      return Bad(fmt::format("{}`{}` is not supported in strict mode", kStrictToolError, name));
   }
   const bool choice = schema.Find("anyOf") != nullptr || schema.Find("$ref") != nullptr;
   const bool values = schema.Find("enum") != nullptr || schema.Find("const") != nullptr;
   if (schema.Find("type") == nullptr && !choice && !values)
-    return Bad(fmt::format("{}one of `type`, `anyOf`, `$ref` field is required", kStrictError));
+    return Bad(fmt::format("{}one of `type`, `anyOf`, `$ref` field is required", kStrictToolError));
   for (std::string_view name : {"oneOf", "allOf"}) {
     if (schema.Find(name) != nullptr)
-      return Bad(fmt::format("{}`{}` is not supported in strict mode", kStrictError, name));
+      return Bad(fmt::format("{}`{}` is not supported in strict mode", kStrictToolError, name));
   }
   if (const Json* format = schema.Find("format")) {
     if (std::find(kStrictFormats.begin(), kStrictFormats.end(), Text(*format)) == kStrictFormats.end())
       return Bad(fmt::format("{}unknown variant `{}`, expected one of `email`, `hostname`, `ipv4`, `ipv6`, `uuid`",
-                             kStrictError, Text(*format)));
+                             kStrictToolError, Text(*format)));
   }
   if (HasType(schema, "array") && schema.Find("items") == nullptr)
-    return Bad(fmt::format("{}missing field `items`", kStrictError));
+    return Bad(fmt::format("{}missing field `items`", kStrictToolError));
   return {};
 }
 
 Result<Json> Strict(const Json& schema) {
-  if (!schema.is_object()) return Bad(fmt::format("{}expected an object, found {}", kStrictError, schema.type_name()));
+  if (!schema.is_object())
+    return Bad(fmt::format("{}expected an object, found {}", kStrictToolError, schema.type_name()));
   RETURN_IF_ERROR(CheckStrictKeywords(schema));
   Json out(Json::Object{});
   for (std::string_view name : {"$ref", "type"})
@@ -417,20 +423,21 @@ Result<Json> Strict(const Json& schema) {
     if (const Json* value = schema.Find(name)) out.Set(name, *value);
   if (const Json* anyof = schema.Find("anyOf")) {
     Json list(Json::Array{});
+    std::size_t index = 0;
     for (const Json& element : Elements(*anyof)) {
-      ASSIGN_OR_RETURN(Json value, Strict(element));
+      ASSIGN_OR_RETURN(Json value, StrictAt(element, fmt::format("anyOf/{}", index++)));
       list.Push(std::move(value));
     }
     out.Set("anyOf", std::move(list));
   }
   if (const Json* items = schema.Find("items")) {
-    ASSIGN_OR_RETURN(Json value, Strict(*items));
+    ASSIGN_OR_RETURN(Json value, StrictAt(*items, "items"));
     out.Set("items", std::move(value));
   }
   if (HasType(schema, "object")) RETURN_IF_ERROR(AddObjectMembers(schema, out));
   for (std::string_view name : {"$defs", "definitions"}) {
     if (const Json* defs = schema.Find(name)) {
-      ASSIGN_OR_RETURN(Json value, StrictMap(*defs));
+      ASSIGN_OR_RETURN(Json value, StrictMap(*defs, name));
       out.Set(name, std::move(value));
     }
   }
@@ -448,7 +455,7 @@ Status CheckRegexSyntax(std::string_view pattern) {
     return Err(ErrorCode::kInvalidArgument, std::move(message), fmt::format("at byte {}", at));
   };
   std::vector<std::size_t> groups;  // where the open ones begin
-  bool can_repeat = false;  // whether a repetition may follow
+  bool can_repeat = false;          // whether a repetition may follow
   for (std::size_t i = 0; i < pattern.size(); ++i) {
     const char c = pattern[i];
     switch (c) {
@@ -496,7 +503,10 @@ Status CheckRegexSyntax(std::string_view pattern) {
 }
 
 Result<Json> MakeStrict(const Json& schema) {
-  return Strict(schema);
+  Result<Json> strict = Strict(schema);
+  if (!strict && !strict.error().where.empty())
+    return Err(strict.error().code, strict.error().message, "at " + strict.error().where);
+  return strict;
 }
 
 }  // namespace galley::protocol

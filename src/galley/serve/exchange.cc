@@ -507,9 +507,10 @@ Json Exchange::PromptLogprobsJson(const Submission& submission) const {
   for (const engine::GeneratedToken& token : submission.scores) {
     Json row(Json::Object{});
     const auto add = [&](TokenId id, float logprob, Json rank) {
-      row.Set(std::to_string(id), Json::MakeObject({{"logprob", static_cast<double>(logprob)},
-                                                    {"rank", std::move(rank)},
-                                                    {"decoded_token", text::ReplaceInvalidUtf8(tokenizer.TokenBytes(id).value_or(""))}}));
+      row.Set(std::to_string(id),
+              Json::MakeObject({{"logprob", static_cast<double>(logprob)},
+                                {"rank", std::move(rank)},
+                                {"decoded_token", text::ReplaceInvalidUtf8(tokenizer.TokenBytes(id).value_or(""))}}));
     };
     Json own_rank;  // null when it is not among the alternatives
     int rank = 0;

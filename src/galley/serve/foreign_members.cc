@@ -119,7 +119,8 @@ ApiResult<void> TranslateThinking(Json& body) {
   for (const std::string_view name : {"thinking", "enable_thinking"})
     if (auto taken = take(given, name); !taken) return taken;
   if (auto taken = take(body, "enable_thinking"); !taken) return taken;
-  if (const Json& effort = Get(given, "reasoning_effort"); effort.is_string() && Get(body, "reasoning_effort").is_null())
+  if (const Json& effort = Get(given, "reasoning_effort");
+      effort.is_string() && Get(body, "reasoning_effort").is_null())
     body.Set("reasoning_effort", effort);
   return {};
 }
@@ -128,7 +129,8 @@ ApiResult<void> TranslateMessages(Json& body) {
   Json* messages = body.Find("messages");
   Json::Array* list = messages == nullptr ? nullptr : messages->if_array();
   const Json go_on = Get(body, "continue_final_message");
-  if (!go_on.is_null() && !go_on.is_bool()) return Wrong("continue_final_message", "continue_final_message: give true or false");
+  if (!go_on.is_null() && !go_on.is_bool())
+    return Wrong("continue_final_message", "continue_final_message: give true or false");
   if (list == nullptr) return {};
   for (std::size_t i = 0; i < list->size(); ++i) {
     Json& message = (*list)[i];

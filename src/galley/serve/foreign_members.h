@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Members of request bodies that clients of other servers send: those of OpenAI's, vLLM's, SGLang's and Anthropic's APIs
-// that the codec does not know. What means something here is translated; what would change the answer and cannot be done
-// is refused by name; all others are ignored (docs/serving.md has the tables). Pure.
+// Members of request bodies that clients of other servers send: those of OpenAI's, vLLM's, SGLang's and Anthropic's
+// APIs that the codec does not know. What means something here is translated; what would change the answer and cannot
+// be done is refused by name; all others are ignored (docs/serving.md has the tables). Pure.
 #pragma once
 
 #include <span>

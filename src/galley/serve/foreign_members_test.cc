@@ -18,9 +18,10 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr std::string_view kPaths[] = {"/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions"};
-constexpr std::string_view kBodies[] = {
-    R"({"model":"nano","messages":[{"role":"user","content":"Hi"}])", R"({"model":"nano","input":"Hi")",
-    R"({"model":"nano","max_tokens":9,"messages":[{"role":"user","content":"Hi"}])", R"({"model":"nano","prompt":"Hi")"};
+constexpr std::string_view kBodies[] = {R"({"model":"nano","messages":[{"role":"user","content":"Hi"}])",
+                                        R"({"model":"nano","input":"Hi")",
+                                        R"({"model":"nano","max_tokens":9,"messages":[{"role":"user","content":"Hi"}])",
+                                        R"({"model":"nano","prompt":"Hi")"};
 
 std::string Body(std::size_t api, std::string_view more) {
   return std::string(kBodies[api]) + std::string(more) + "}";
@@ -81,10 +82,12 @@ TEST(ForeignMembers, HarmlessOnesAreIgnored) {
 
 TEST(ForeignMembers, ThinkingIsSwitchedByEverySpelling) {
   Served served(Says("x"));
-  const std::string_view off[] = {
-      R"(,"thinking":{"type":"disabled"})", R"(,"enable_thinking":false)",
-      R"(,"chat_template_kwargs":{"enable_thinking":false})", R"(,"chat_template_kwargs":{"thinking":false})",
-      R"(,"reasoning_effort":"none")", R"(,"chat_template_kwargs":{"reasoning_effort":"none"})"};
+  const std::string_view off[] = {R"(,"thinking":{"type":"disabled"})",
+                                  R"(,"enable_thinking":false)",
+                                  R"(,"chat_template_kwargs":{"enable_thinking":false})",
+                                  R"(,"chat_template_kwargs":{"thinking":false})",
+                                  R"(,"reasoning_effort":"none")",
+                                  R"(,"chat_template_kwargs":{"reasoning_effort":"none"})"};
   for (const std::string_view more : off) EXPECT_EQ(served.Post(kPaths[0], Body(0, more))->status(), 200) << more;
   const auto requests = served.engine->requests();
   ASSERT_EQ(requests.size(), std::size(off));
@@ -145,8 +148,7 @@ TEST(ForeignMembers, TheStopSequenceCanBePartOfTheAnswer) {
 TEST(ForeignMembers, ReasoningCanBeLeftOut) {
   Served served(Says("hidden</think>shown"));
   for (const std::string_view stream : {"false", "true"}) {
-    const auto reply =
-        served.Post(kPaths[0], Body(0, R"(,"include_reasoning":false,"stream":)" + std::string(stream)));
+    const auto reply = served.Post(kPaths[0], Body(0, R"(,"include_reasoning":false,"stream":)" + std::string(stream)));
     EXPECT_EQ(reply->status(), 200);
     EXPECT_THAT(reply->text(), HasSubstr("own"));
     EXPECT_THAT(reply->text(), Not(HasSubstr("hid")));

@@ -24,7 +24,6 @@ using protocol::Text;
 constexpr std::size_t kPromptsMax = 256;
 constexpr std::int64_t kEchoScoresMax = 1'000'000;  // some hundred megabytes of answer
 
-
 // What the codec lets pass, as DeepSeek's service does, but what no client can have meant.
 ApiResult<void> CheckSense(Protocol protocol, const Json& body) {
   const bool demands = Text(body, "tool_choice") == "required" || Get(body, "tool_choice").is_object();
@@ -191,10 +190,10 @@ ApiError NoSuchModel(std::string_view name, const ServiceOptions& options) {
 ApiResult<void> CheckModel(const Json& body, const ServiceOptions& options) {
   const Json& model = Get(body, "model");
   if (model.is_null())
-    return Refuse({.status = 400,
-                   .message = fmt::format("missing field `model`; this server has {}",
-                                          fmt::join(options.model_names, ", ")),
-                   .param = "model"});
+    return Refuse(
+        {.status = 400,
+         .message = fmt::format("missing field `model`; this server has {}", fmt::join(options.model_names, ", ")),
+         .param = "model"});
   const auto& names = options.model_names;
   if (!model.is_string() || std::find(names.begin(), names.end(), Text(model)) != names.end()) return {};
   return Refuse(NoSuchModel(Text(model), options));

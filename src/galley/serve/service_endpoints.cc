@@ -31,16 +31,14 @@ Json Seconds(double seconds) {
 
 ApiResult<net::HttpResponse> Service::Impl::CountTokens(const Call& call) {
   EncoderPool::Loan encoder = encoders.Lend();
-  const auto count =
-      CountPromptTokens(protocol::Protocol::kMessages, call.request->body, Context(*encoder, call.key));
+  const auto count = CountPromptTokens(protocol::Protocol::kMessages, call.request->body, Context(*encoder, call.key));
   if (!count) return Refuse(count.error());
   return JsonResponse(Json::MakeObject({{"input_tokens", *count}}));
 }
 
 ApiResult<net::HttpResponse> Service::Impl::InputTokens(const Call& call) {
   EncoderPool::Loan encoder = encoders.Lend();
-  const auto count =
-      CountPromptTokens(protocol::Protocol::kResponses, call.request->body, Context(*encoder, call.key));
+  const auto count = CountPromptTokens(protocol::Protocol::kResponses, call.request->body, Context(*encoder, call.key));
   if (!count) return Refuse(count.error());
   return JsonResponse(Json::MakeObject({{"object", "response.input_tokens"}, {"input_tokens", *count}}));
 }

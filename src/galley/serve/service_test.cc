@@ -53,8 +53,9 @@ TEST(Service, TheUsageTellsAcceptedDrafts) {
   EXPECT_EQ(At(response, "usage.output_tokens_details.accepted_prediction_tokens"), std::to_string(tokens - 1));
   const protocol::Json message =
       served
-          .Post("/v1/messages",
-                R"({"model":"nano","max_tokens":9,"messages":[{"role":"user","content":"Hi"}],"thinking":{"type":"disabled"}})")
+          .Post(
+              "/v1/messages",
+              R"({"model":"nano","max_tokens":9,"messages":[{"role":"user","content":"Hi"}],"thinking":{"type":"disabled"}})")
           ->json();
   EXPECT_EQ(At(message, "usage.accepted_prediction_tokens"), std::to_string(tokens - 1));
   Served plain(Says("Hello there"));
@@ -428,9 +429,8 @@ TEST(Service, APromptIsScoredWithoutASingleToken) {
   Served served(Says(" a time"));
   for (const std::string_view stream : {"false", "true"}) {
     const auto reply = served.Post(
-        "/v1/completions",
-        R"({"model":"nano","prompt":"Once upon","echo":true,"logprobs":1,"max_tokens":0,"stream":)" +
-            std::string(stream) + "}");
+        "/v1/completions", R"({"model":"nano","prompt":"Once upon","echo":true,"logprobs":1,"max_tokens":0,"stream":)" +
+                               std::string(stream) + "}");
     EXPECT_EQ(reply->status(), 200);
     EXPECT_THAT(reply->text(), HasSubstr(R"("token_logprobs":[-1.0,-2.0])"));
     EXPECT_THAT(reply->text(), HasSubstr(R"("finish_reason":"length")"));

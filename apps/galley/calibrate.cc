@@ -48,25 +48,28 @@ std::string Report(const engine::Calibration& calibration, const std::vector<eng
                    std::size_t fitted, const std::filesystem::path& file, bool json) {
   const double before = engine::CalibrationError(held_out, {}), after = engine::CalibrationError(held_out, calibration);
   if (json) {
-    Json temperatures(Json::Array{});
-    for (const double temperature : calibration.temperatures) temperatures.Push(temperature);
+    Json places(Json::Array{});
+    for (const auto& [temperature, shift] : calibration.places) {
+      places.Push(Json::MakeObject({{"temperature", temperature}, {"shift", shift}}));
+    }
     const Json object = Json::MakeObject({{"rounds_fitted", static_cast<std::int64_t>(fitted)},
                                           {"rounds_held_out", static_cast<std::int64_t>(held_out.size())},
                                           {"error_before", before},
                                           {"error_after", after},
-                                          {"confidence_temperatures", std::move(temperatures)},
+                                          {"confidences", std::move(places)},
                                           {"file", file.string()}});
     return protocol::DumpJson(object) + "\n";
   }
   std::string text = fmt::format("{} rounds fitted, {} held out\n", fitted, held_out.size());
-  text += "place   temperature   error before   after\n";
-  for (std::size_t place = 0; place < calibration.temperatures.size(); ++place) {
-    text += fmt::format("{:>5}   {:>11.3f}   {:>10.2f} %   {:>5.2f} %\n", place + 1, calibration.temperatures[place],
+  text += "place   temperature    shift   error before   after\n";
+  for (std::size_t place = 0; place < calibration.places.size(); ++place) {
+    const auto& [temperature, shift] = calibration.places[place];
+    text += fmt::format("{:>5}   {:>11.3f}   {:>6.3f}   {:>10.2f} %   {:>5.2f} %\n", place + 1, temperature, shift,
                         100 * engine::CalibrationError(held_out, {}, place),
                         100 * engine::CalibrationError(held_out, calibration, place));
   }
-  text += fmt::format(" mean                 {:>10.2f} %   {:>5.2f} %\nwritten to {}\n", 100 * before, 100 * after,
-                      file.string());
+  text += fmt::format(" mean                          {:>10.2f} %   {:>5.2f} %\nwritten to {}\n", 100 * before,
+                      100 * after, file.string());
   return text;
 }
 

@@ -13,6 +13,7 @@
 #include "galley/base/error.h"
 #include "galley/base/strong_id.h"
 #include "galley/engine/constraint.h"
+#include "galley/engine/speculation.h"
 #include "galley/model/config.h"
 
 namespace galley::text {
@@ -85,6 +86,7 @@ struct GeneratorOptions {
   bool cuda_graphs = true;          // LoadOptions::cuda_graphs
   bool engram_on_disk = false;      // LoadOptions::engram_on_disk
   std::string isa = "auto";         // instruction set of the cpu backend
+  SpeculationOptions speculation;   // drafts change how fast tokens come, not which
 };
 
 class Generator {

@@ -158,6 +158,17 @@ Result<serve::ServiceOptions> ServiceOptionsOf(const options::Values& values, co
   return options;
 }
 
+// Whether it can listen is found out before a large model is loaded.
+Status ProbeListening(const net::ServerOptions& options) {
+  ASSIGN_OR_RETURN(const auto server,
+                   net::HttpServer::Create(options, [](const std::shared_ptr<const net::HttpRequest>&,
+                                                       const std::shared_ptr<net::Responder>& reply) {
+                     reply->Send(net::ErrorResponse(503, "the model is being loaded"));
+                   }));
+  server->Stop();
+  return {};
+}
+
 void PrintBanner(Context& context, const engine::Engine& engine, const net::HttpServer& server,
                  const serve::ServiceOptions& options, const std::filesystem::path& model_dir, bool open) {
   Terminal& terminal = context.terminal;
@@ -209,7 +220,7 @@ Result<int> RunServe(Context& context) {
   ASSIGN_OR_RETURN(serve::Keys keys, ReadKeys(values));
   ASSIGN_OR_RETURN(serve::ServiceOptions options, ServiceOptionsOf(values, model_dir));
   const net::ServerOptions server_options = ServerOptionsOf(values);
-  RETURN_IF_ERROR(server_options.Validate());
+  RETURN_IF_ERROR(ProbeListening(server_options));
   RETURN_IF_ERROR(CheckWeights(context, model_dir));
 
   ASSIGN_OR_RETURN(const engine::EngineOptions engine_options, EngineOptionsOf(values, model_dir));

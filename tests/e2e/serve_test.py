@@ -347,10 +347,12 @@ class Flags(unittest.TestCase):
         try:
             models = json.loads(server.ask("GET", "/v1/models")[2])["data"]
             self.assertEqual([(m["id"], m["max_model_len"]) for m in models], [("one", 1024), ("two", 1024)])
+            self.refused("another program listens there", "--port", str(server.port))
         finally:
             self.assertEqual(server.stop(), 0)
         self.refused("at least 2", "--max-seq-len", "1")
         self.refused("given twice", str(NANO), "--model", str(NANO))
+        self.refused("is no origin", "--cors-origin", "https://chat.example.org/")
 
     def test_wrong_settings_are_named(self):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as config:

@@ -157,7 +157,7 @@ TEST(RequestParser, EverySplitGivesTheSame) {
     std::string left;
     const RequestParser whole = ParseInPieces(test.text, test.text.size(), kSmall, &left);
     const std::string expected = Describe(whole, left);
-    for (std::size_t step : {1, 2, 3, 5, 7, 16, 100}) {
+    for (const std::size_t step : std::initializer_list<std::size_t>{1, 2, 3, 5, 7, 16, 100}) {
       const RequestParser parser = ParseInPieces(test.text, step, kSmall, &left);
       EXPECT_EQ(parser.state(), whole.state()) << test.name << " in pieces of " << step;
       // Which of two faults is met first may depend on the pieces, but both are faults.

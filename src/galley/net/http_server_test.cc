@@ -347,7 +347,16 @@ TEST(HttpServer, BadOptionsAreRefused) {
   TestServer running;
   options.listen = {"127.0.0.1:" + std::to_string(running.port())};
   EXPECT_EQ(HttpServer::Create(options, handler).error().ToString(),
-            options.listen[0] + ": cannot listen: Address already in use");
+            options.listen[0] + ": another program listens there; stop it or choose another port");
+  for (const std::string origin :
+       {"chat.example.org", "https://chat.example.org/", "https://", "", "https://a, https://b"}) {
+    options = {};
+    options.cors_origins = {origin};
+    EXPECT_THAT(HttpServer::Create(options, handler).error().ToString(), HasSubstr("is no origin")) << origin;
+  }
+  options.listen = {"127.0.0.1:0"};
+  options.cors_origins = {"*", "null", "http://localhost:3000", "https://[::1]:8443"};
+  EXPECT_TRUE(HttpServer::Create(options, handler));
 }
 
 }  // namespace

@@ -151,6 +151,7 @@ TEST(Endpoints, PackedBodiesAreRefusedAsSuch) {
   };
   EXPECT_EQ(ask("gzip")->status(), 415);
   EXPECT_THAT(At(ask("gzip")->json(), "error.message"), HasSubstr("send the body as it is"));
+  EXPECT_THAT(At(ask("\xFF\xFE")->json(), "error.message"), HasSubstr("content-encoding ?? is not")) << "still UTF-8";
   EXPECT_EQ(ask("identity")->status(), 200);
 }
 

@@ -44,17 +44,23 @@ Json Milliseconds(double seconds) {
   return seconds < 0 ? Json() : Json(seconds * 1e3);
 }
 
+// What a client sent, where only printable ASCII may stand.
+std::string Printable(std::string_view text, std::size_t longest) {
+  std::string shown(text.substr(0, longest));
+  for (char& c : shown) c = c >= ' ' && c <= '~' ? c : '?';
+  return shown;
+}
+
 // What the codec changed or left out of a request, in a header: few bodies have room for it.
 net::Headers WithWarnings(net::Headers headers, const PreparedRequest& prepared) {
   constexpr std::size_t kLongest = 500;
   std::string text;
   for (const std::string& warning : prepared.prompts.front().parsed->warnings) {
     if (!text.empty()) text += "; ";
-    // Names in it are the client's: nothing but printable ASCII goes into a header.
-    for (const char c : warning) text += c >= ' ' && c <= '~' ? c : '?';
+    text += warning;
     if (text.size() > kLongest) break;
   }
-  if (!text.empty()) headers.Add("x-galley-warning", text.substr(0, kLongest));
+  if (!text.empty()) headers.Add("x-galley-warning", Printable(text, kLongest));
   return headers;
 }
 
@@ -307,7 +313,7 @@ void Service::Handle(const std::shared_ptr<const net::HttpRequest>& request,
   if (!request->body.empty() && !coding.empty() && coding != "identity") {
     impl_->Answer(call, ApiError{.status = 415,
                                  .message = fmt::format("content-encoding {} is not supported: send the body as it is",
-                                                        coding.substr(0, 40)),
+                                                        Printable(coding, 40)),
                                  .code = "unsupported_media_type"});
     return;
   }

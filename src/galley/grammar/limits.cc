@@ -18,11 +18,11 @@ std::shared_ptr<Meter> Limits::MeterOrNew() const {
 std::string Limits::Reached(const Meter& reached, const std::string& what) const {
   switch (reached.limit()) {
     case Meter::Limit::kSteps:
-      return fmt::format("{} needs more than the {} steps allowed (steps_max); make it simpler", what, steps_max);
+      return fmt::format("{} needs more than the {} steps allowed ({}); make it simpler", what, reached.steps_max(),
+                         reached.running() ? "mask_steps_max" : "steps_max");
     case Meter::Limit::kBytes:
       return fmt::format("{} needs more than the {} MiB of memory allowed ({}); make it smaller", what,
-                         reached.bytes_max() >> 20,
-                         reached.bytes_max() == compile_bytes_max ? "compile_bytes_max" : "lexeme_bytes_max");
+                         reached.bytes_max() >> 20, reached.running() ? "lexeme_bytes_max" : "compile_bytes_max");
     case Meter::Limit::kStates:
       return fmt::format(
           "{} needs more than {} states in one lexeme (dfa_states_max); loosen its patterns, bounds and "

@@ -34,12 +34,17 @@ class Meter {
   [[nodiscard]] std::uint64_t steps() const { return steps_; }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
   [[nodiscard]] std::uint64_t bytes_max() const { return bytes_max_; }
+  [[nodiscard]] std::uint64_t steps_max() const { return steps_max_; }
+  [[nodiscard]] bool running() const { return running_; }
 
   // The next call counts its own steps.
   void RestartSteps() { steps_ = 0; }
   // What was held is released, and no limit has been reached.
-  void Restart(std::uint64_t bytes_max) {
+  // The grammar runs from here on, under limits of its own.
+  void Restart(std::uint64_t steps_max, std::uint64_t bytes_max) {
+    running_ = true;
     steps_ = bytes_ = 0;
+    steps_max_ = steps_max;
     bytes_max_ = bytes_max;
     tripped_ = Limit::kNone;
   }
@@ -50,6 +55,7 @@ class Meter {
   std::uint64_t steps_ = 0;
   std::uint64_t bytes_ = 0;
   Limit tripped_ = Limit::kNone;
+  bool running_ = false;
 };
 
 // A reached cap is named in the error.
@@ -59,12 +65,12 @@ struct Limits {
   std::uint32_t dfa_states_max = 400'000;        // lazily built, per lexeme
   std::uint32_t goals_max = 20'000;              // distinct conjunctions of subschemas
   std::uint32_t branches_max = 4'096;            // alternatives of one conjunction
-  std::uint64_t steps_max = 60'000'000;          // elementary steps of a compile, or of one mask: stands in for time
+  std::uint64_t steps_max = 60'000'000;          // elementary steps of a compile: stands in for time, about a second
   std::uint64_t spec_bytes_max = 8u << 20;       // one regex or pattern
   std::uint64_t compile_bytes_max = 128u << 20;  // memory of one compile
   std::uint64_t lexeme_bytes_max = 64u << 20;    // states of lexemes that one call may build; dropped beyond half of it
   std::uint32_t state_items_max = 30'000;        // places in the grammar that one text may be at
-  std::uint64_t mask_steps_max = 40'000'000;     // trie nodes walked for one mask
+  std::uint64_t mask_steps_max = 20'000'000;     // the same of one mask or token
   std::uint64_t matcher_bytes_max = 16u << 20;   // states kept by one request before old ones are dropped
 
   // Of the grammar under way; whoever builds parts alone may leave it empty.

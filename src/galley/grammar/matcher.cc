@@ -39,7 +39,11 @@ void Matcher::Rebuild() {
   session_ = std::make_shared<Session>(*grammar_.program);
   generation_ = grammar_.program->generation();
   history_.assign(1, session_->states.start());
-  for (const std::uint32_t token : tokens_) history_.push_back(AfterOrEnd(history_.back(), token));
+  for (const std::uint32_t token : tokens_) {
+    history_.push_back(AfterOrEnd(history_.back(), token));
+    // Each was a call of its own.
+    grammar_.program->BeginCall();
+  }
 }
 
 void Matcher::NoteOverflow() {
@@ -69,12 +73,6 @@ void Matcher::NoteOverflow() {
           (limits.matcher_bytes_max + ParseStates::kCallBytesMax) >> 20);
       return;
   }
-  if (session_->walked_too_far) {
-    failure_ = fmt::format(
-        "a mask needs more than {} steps (mask_steps_max); loosen patterns, bounds and repeats, or "
-        "make the grammar less ambiguous",
-        limits.mask_steps_max);
-  }
 }
 
 template <typename Op>
@@ -85,7 +83,8 @@ auto Matcher::Guarded(const Op& op) {
   program.BeginCall();
   if (generation_ != program.generation()) Rebuild();
   Out out = op();
-  if (program.overflowed()) {
+  // Steps are the call's own; what takes memory may be what others built.
+  if (program.overflowed() && program.limits().meter->limit() != Meter::Limit::kSteps) {
     program.Renew();
     Rebuild();
     if (!program.overflowed()) out = op();
@@ -275,6 +274,7 @@ std::vector<bool> Matcher::FillTreeMasksOnce(std::span<const std::int32_t> paren
 void Matcher::Walk(const TokenTrie& trie, std::uint32_t top, Id from, std::vector<MaskWord>& mask,
                    std::vector<std::uint32_t>& doubtful) {
   ParseStates& states = session_->states;
+  Meter& meter = *grammar_.program->limits().meter;
   const std::size_t base = trie.depth(top);
   std::vector<Id>& path = session_->path;
   std::vector<char>& guessed = session_->guessed;
@@ -287,7 +287,8 @@ void Matcher::Walk(const TokenTrie& trie, std::uint32_t top, Id from, std::vecto
   const std::uint32_t end = top + trie.skip(top);
   for (std::uint32_t node = top + 1; node < end;) {
     const std::size_t depth = trie.depth(node) - base;
-    ++session_->walked;
+    meter.Step(1);
+    if (meter.tripped()) return;
     Id next = ParseStates::kDead;
     if (depth == 1) {
       Id& known = row[trie.byte(node)];
@@ -412,15 +413,11 @@ void Matcher::Compute(Id id, std::vector<MaskWord>& mask) {
   const Vocabulary& vocabulary = *grammar_.vocabulary;
   std::vector<std::uint32_t> doubtful;
   const ParseStates::State& state = session_->states.state(id);
-  session_->walked = 0;
+  constexpr std::uint64_t kDenseSteps = 500;  // a dense mask is as long as so many nodes of the trie
   for (const Item& item : state.lexemes) {
+    grammar_.program->limits().meter->Step(kDenseSteps);
+    if (grammar_.program->overflowed()) return;
     AddItem(item, mask, doubtful);
-    // A dense mask is as long as so many nodes.
-    session_->walked += 500;
-    if (session_->walked > grammar_.program->limits().mask_steps_max) {
-      session_->walked_too_far = true;
-      break;
-    }
   }
   for (const Item& item : state.tokens) AddTokens(item, mask);
   if (state.complete) {

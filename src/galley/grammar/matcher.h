@@ -101,8 +101,6 @@ class Matcher {
     std::vector<ParseStates::Id> path;
     std::vector<char> guessed;
     std::vector<ParseStates::Id> row;
-    std::uint64_t walked = 0;  // trie nodes for the mask under way
-    bool walked_too_far = false;
   };
 
   using Id = ParseStates::Id;

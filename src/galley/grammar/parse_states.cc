@@ -177,6 +177,8 @@ void ParseStates::Close(Id id) {
     Expand(state, id, item);
   }
   std::sort(state.lexemes.begin(), state.lexemes.end());
+  // An item is hashed, compared and sorted a few times.
+  program_.limits().meter->Step(4 * pushed_.size());
 }
 
 void ParseStates::AddLexeme(State& state, const Item& item) {
@@ -351,6 +353,7 @@ ParseStates::Id ParseStates::Step(Id from, std::uint8_t byte) {
   if (const Id known = moves_.Find(key); known != FlatMap::kMissing) return known;
   std::vector<Item> kernel;
   guess_event_ = false;
+  program_.limits().meter->Step(states_[from].lexemes.size());
   for (const Item& item : states_[from].lexemes) {
     const Node& node = program_.node(item.node);
     const std::uint32_t index =

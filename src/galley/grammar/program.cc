@@ -54,7 +54,7 @@ std::uint32_t Program::AddArray(ArraySpec spec) {
 void Program::BeginCall() {
   if (!running_) {
     running_ = true;  // what compiling cost is over
-    limits_.meter->Restart(limits_.lexeme_bytes_max);
+    limits_.meter->Restart(limits_.mask_steps_max, limits_.lexeme_bytes_max);
   }
   limits_.meter->RestartSteps();
 }
@@ -64,7 +64,7 @@ void Program::Renew() {
   masks_.clear();
   mask_bytes_ = mask_bytes_noted_ = 0;
   ++generation_;
-  limits_.meter->Restart(limits_.lexeme_bytes_max);
+  limits_.meter->Restart(limits_.mask_steps_max, limits_.lexeme_bytes_max);
 }
 
 std::size_t Program::bytes() const {

@@ -297,6 +297,16 @@ void SchemaExpander::CheckKeywords(SchemaId id, const JsonValue& schema) {
   const bool ref_alone = document_.draft() <= Draft::k7 && schema.Find("$ref") != nullptr;
   if (ref_alone) return;
   for (const auto& [name, value] : schema.members) {
+    // A meta-schema of one's own may leave keywords without a meaning.
+    if (name == "$schema" && value.text.find("json-schema.org/") == std::string::npos) {
+      const std::string message =
+          fmt::format("\"$schema\" {} is not known; leave it out for draft 2020-12", JsonQuote(value.text));
+      if (options_.lenient) {
+        warnings_.push_back(fmt::format("{}: {}", sub.pointer, message));
+      } else {
+        Fail(CompileCode::kUnsupportedKeyword, message, sub.pointer, name);
+      }
+    }
     const auto row = std::find_if(kKeywords.begin(), kKeywords.end(),
                                   [&, &key = name](const KeywordRow& r) { return r.name == key; });
     if (row == kKeywords.end()) {

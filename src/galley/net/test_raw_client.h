@@ -44,6 +44,10 @@ class RawClient {
     return true;
   }
 
+  bool Get(std::string_view target) {
+    return Send(std::string("GET ").append(target).append(" HTTP/1.1\r\nHost: x\r\n\r\n"));
+  }
+
   // Reads until what has come contains `text`, the server closed, or time is up. Returns all that has come.
   const std::string& Until(std::string_view text, std::chrono::milliseconds timeout = std::chrono::seconds(10)) {
     const auto deadline = std::chrono::steady_clock::now() + timeout;

@@ -5,6 +5,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "answer.h"
 #include "command.h"
 #include "files.h"
@@ -21,6 +23,8 @@ namespace {
 using protocol::Json;
 
 constexpr std::size_t kPieceTokens = 48;
+// From few rounds the fit takes what happened once for what is always so, and goes to its bounds.
+constexpr std::size_t kRoundsMin = 200;
 
 // Prompts from the text, or with none so many times the bare beginning of a text.
 Result<std::vector<std::vector<TokenId>>> Prompts(Context& context, const std::filesystem::path& model_dir,
@@ -104,8 +108,11 @@ Result<int> RunCalibrate(Context& context) {
     ASSIGN_OR_RETURN(parts[part], engine::CollectRounds(options, request));
   }
   context.terminal.Progress("");
-  if (parts[0].empty() || parts[1].empty()) {
-    return Err(ErrorCode::kInvalidArgument, "no round had drafts to verify; raise --max-tokens or --requests",
+  if (const std::size_t fewest = std::min(parts[0].size(), parts[1].size()); fewest < kRoundsMin) {
+    return Err(ErrorCode::kInvalidArgument,
+               fmt::format("{} rounds had drafts to verify, where {} to fit and as many to check are the least that "
+                           "say something; raise --max-tokens or --requests",
+                           fewest, kRoundsMin),
                "requests");
   }
   const engine::Calibration calibration = engine::FitCalibration(parts[0]);

@@ -39,6 +39,9 @@ Result<engine::EngineOptions> EngineOptionsOf(const options::Values& values, con
   options.model_dir = model_dir;
   ReadDevice(values, options);
   options.max_seq_len = values.Int("max-seq-len");
+  if (options.max_seq_len == 1)
+    return Err(ErrorCode::kInvalidArgument, "1 has no room for a prompt and an answer; give at least 2, or 0",
+               "--max-seq-len");
   options.max_seqs = static_cast<int>(values.Int("max-seqs"));
   options.step_rows_max = static_cast<int>(values.Int("step-rows"));
   options.blocks = static_cast<int>(values.Int("blocks"));
@@ -193,6 +196,10 @@ Result<int> RunServe(Context& context) {
   const options::Values& values = context.values;
   if (context.arguments.size() > 1)
     return Err(ErrorCode::kInvalidArgument, "takes one model only", context.arguments[1]);
+  if (!context.arguments.empty() && values.source("model") == options::Source::kCommandLine)
+    return Err(ErrorCode::kInvalidArgument,
+               fmt::format("the model is given twice, here and as --model {}", values.String("model")),
+               context.arguments[0]);
   std::filesystem::path model_dir = context.arguments.empty() ? "" : context.arguments[0];
   if (model_dir.empty()) {
     ASSIGN_OR_RETURN(model_dir, ModelDir(context));

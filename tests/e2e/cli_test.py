@@ -589,6 +589,23 @@ class Tools(unittest.TestCase):
         bad = run("generate", "--regex", "a(?=b)", "Hi")
         self.assertEqual(bad.returncode, EXIT["invalid_argument"])
         self.assertIn("--regex, byte 1: regex:", bad.stderr)
+        text = run("generate", "--json-schema", '{"type":"array"}', "Hi")
+        self.assertEqual(text.returncode, EXIT["invalid_argument"])
+        self.assertIn("--json-schema: this is JSON itself; write it into a file", text.stderr)
+
+    def test_drafts_do_not_change_the_answer(self):
+        ids = [json.loads(run("generate", "--json", "--seed", "5", "--max-tokens", "40", *flags, "Hi").stdout)["ids"]
+               for flags in ([], ["--speculation", "off"], ["--speculation", "ngram", "--draft-tokens", "2"])]
+        self.assertEqual(ids[0], ids[1])
+        self.assertEqual(ids[0], ids[2])
+
+    def test_calibrate_needs_rounds(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "out.json"
+            few = run("calibrate", "--requests", "2", "--max-tokens", "6", "--out", str(file))
+            self.assertEqual(few.returncode, EXIT["invalid_argument"])
+            self.assertRegex(few.stderr, r"rounds had drafts to verify, where 200 to fit")
+            self.assertFalse(file.exists())
 
     def test_grammar_check_and_serve(self):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as schema:

@@ -301,6 +301,30 @@ class Stopping(unittest.TestCase):
         connection.close()
 
 
+class Places(Served):
+    """Where a schema or pattern is wrong, as the real grammar engine says it."""
+
+    def test_errors_say_where_and_say_it_once(self):
+        def schema(of_a):
+            return {"type": "object", "properties": {"a": of_a}}
+        look_ahead = {"type": "string", "pattern": "x(?=y)"}
+        tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": schema(look_ahead)}}
+        cases = [
+            ({"regex": "x(?=y)"}, "regex", "at byte 1"),
+            ({"guided_json": schema(look_ahead)}, "guided_json", "at /properties/a/pattern: "),
+            ({"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema(look_ahead)}}}, "response_format", "at /properties/a/pattern: "),
+            ({"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema({"type": "x"})}}}, "response_format", "at /properties/a/type"),
+            ({"tools": [tool]}, "tools", "parameters of tool 'f' at /properties/a/pattern: "),
+            ({"ebnf": "root ::= x"}, "ebnf", "at byte 9"),
+        ]
+        for members, param, place in cases:
+            status, _, text = self.server.ask("POST", "/v1/chat/completions", self.server.chat(**members))
+            error = json.loads(text)["error"]
+            self.assertEqual((status, error["param"]), (400, param), text)
+            self.assertIn(place, error["message"])
+            self.assertLessEqual(error["message"].count("at byte"), 1, text)
+
+
 class Flags(unittest.TestCase):
     def refused(self, text, *flags):
         outcome = subprocess.run([BINARY, "serve", *flags], capture_output=True, encoding="utf-8", timeout=PATIENCE_S, env=clean_environment())
@@ -316,6 +340,17 @@ class Flags(unittest.TestCase):
         self.refused("one device", "--tp", "8")
         self.refused("--no-prefix-caching", "--disable-radix-cache")
         self.refused("--generation-config", "--sampling-defaults", "openai")
+        self.refused("-tp: not an option of Galley", "-tp", "2")
+
+    def test_several_names_and_short_lengths(self):
+        server = Server("--model", NANO, "--max-model-len", "1K", "--served-model-name", "one", "two")
+        try:
+            models = json.loads(server.ask("GET", "/v1/models")[2])["data"]
+            self.assertEqual([(m["id"], m["max_model_len"]) for m in models], [("one", 1024), ("two", 1024)])
+        finally:
+            self.assertEqual(server.stop(), 0)
+        self.refused("at least 2", "--max-seq-len", "1")
+        self.refused("given twice", str(NANO), "--model", str(NANO))
 
     def test_wrong_settings_are_named(self):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as config:

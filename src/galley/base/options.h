@@ -70,8 +70,8 @@ struct ForeignVariable {
 struct Spec {
   std::string_view name;  // kebab-case, unique
   Type type;
-  std::string_view section;   // heading in help; table of the configuration file
-  std::string_view commands;  // sub-commands that take it, separated by spaces; "*": all
+  std::string_view section = {};   // heading in help; table of the configuration file
+  std::string_view commands = {};  // sub-commands that take it, separated by spaces; "*": all
   std::string_view value_name = {};
   std::string_view initial = {};  // default, as it would be written; empty: none (bool: false)
   std::string_view help = {};

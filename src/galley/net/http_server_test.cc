@@ -26,7 +26,7 @@ using namespace std::chrono_literals;
 TEST(HttpServer, AnswersAndKeepsTheConnection) {
   TestServer server;
   RawClient client(server.port());
-  client.Send("GET /echo?a=1 HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Get("/echo?a=1");
   EXPECT_THAT(client.Until("GET a=1 "), StartsWith("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nDate: "));
   EXPECT_THAT(client.Until("GET a=1 "), HasSubstr("\r\nContent-Length: 8\r\nConnection: keep-alive\r\n\r\n"));
   client.Forget();
@@ -39,7 +39,7 @@ TEST(HttpServer, AnswersAndKeepsTheConnection) {
 TEST(HttpServer, StreamsInChunks) {
   TestServer server;
   RawClient client(server.port());
-  client.Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Get("/hold");
   const Reply reply = server.Held();
   reply->StartStream(200, {{"Content-Type", "text/event-stream"}});
   EXPECT_THAT(client.Until("\r\n\r\n"), HasSubstr("Transfer-Encoding: chunked"));
@@ -59,7 +59,7 @@ TEST(HttpServer, AClientThatGoesAwayIsNoticedAtOnce) {
   for (const bool streaming : {false, true}) {
     TestServer server;
     auto client = std::make_unique<RawClient>(server.port());
-    client->Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+    client->Get("/hold");
     const Reply reply = server.Held();
     std::promise<void> gone;
     reply->OnClosed([&] { gone.set_value(); });
@@ -80,17 +80,15 @@ TEST(HttpServer, AClientThatGoesAwayIsNoticedAtOnce) {
 
 TEST(HttpServer, ARequestIsNeverLeftWithoutAnAnswer) {
   for (const int threads : {0, 2}) {
-    ServerOptions options;
-    options.handler_threads = threads;
-    TestServer server(options);
+    TestServer server({.handler_threads = threads});
     for (const std::string path : {"/drop", "/throw"}) {
       RawClient client(server.port());
-      client.Send("GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n");
+      client.Get(path);
       EXPECT_THAT(client.Until("}}"), StartsWith("HTTP/1.1 500 Internal Server Error\r\n"));
     }
     // A stream that nobody ends breaks off without its last chunk.
     RawClient client(server.port());
-    client.Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+    client.Get("/hold");
     Reply reply = server.Held();
     reply->StartStream(200, {});
     EXPECT_TRUE(reply->Write("half"));
@@ -143,9 +141,7 @@ TEST(HttpServer, AClientThatOnlySendsNoMoreGetsItsAnswer) {
 
 TEST(HttpServer, PipelinedRequestsAreAnsweredInOrder) {
   for (const int threads : {0, 2}) {
-    ServerOptions options;
-    options.handler_threads = threads;
-    TestServer server(options);
+    TestServer server({.handler_threads = threads});
     RawClient client(server.port());
     std::string all;
     for (int i = 100; i < 200; ++i) all += "GET /echo?" + std::to_string(i) + " HTTP/1.1\r\nHost: x\r\n\r\n";
@@ -162,7 +158,7 @@ TEST(HttpServer, PipelinedRequestsAreAnsweredInOrder) {
 TEST(HttpServer, MoreThanIsKeptMayBePipelinedBehindAnOpenRequest) {
   TestServer server;
   RawClient client(server.port());
-  client.Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Get("/hold");
   const Reply reply = server.Held();
   const std::string body(300'000, 'b');  // several times what is read ahead
   std::thread sender([&] { client.Send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + body); });
@@ -193,7 +189,7 @@ TEST(HttpServer, HeadHasNoBody) {
   reply->StartStream(200, {});
   EXPECT_TRUE(reply->Write("not for HEAD"));
   reply->Finish();
-  stream.Send("GET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+  stream.Get("/echo");
   EXPECT_THAT(stream.Until("GET  "), Not(HasSubstr("not for HEAD")));
 }
 
@@ -223,9 +219,7 @@ TEST(HttpServer, CloseIsHonoured) {
 }
 
 TEST(HttpServer, PagesOfOtherSites) {
-  ServerOptions options;
-  options.cors_origins = {"https://ok.example"};
-  TestServer server(options);
+  TestServer server({.cors_origins = {"https://ok.example"}});
   RawClient client(server.port());
   client.Send("GET /echo HTTP/1.1\r\nHost: x\r\nOrigin: https://evil.example\r\n\r\n");
   EXPECT_THAT(client.Until("}}"), StartsWith("HTTP/1.1 403 Forbidden\r\n"));
@@ -249,14 +243,12 @@ TEST(HttpServer, FiveHundredStreamsAtOnce) {
   for (const int threads : {1, 2}) {
     constexpr int kStreams = 500;
     constexpr int kEvents = 20;
-    ServerOptions options;
-    options.io_threads = threads;
-    TestServer server(options);
+    TestServer server({.io_threads = threads});
     std::vector<std::unique_ptr<RawClient>> clients;
     std::vector<Reply> replies;
     for (int i = 0; i < kStreams; ++i) {
       clients.push_back(std::make_unique<RawClient>(server.port()));
-      ASSERT_TRUE(clients.back()->Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n"));
+      ASSERT_TRUE(clients.back()->Get("/hold"));
     }
     for (int i = 0; i < kStreams; ++i) {
       replies.push_back(server.Held());
@@ -292,10 +284,10 @@ TEST(HttpServer, FiveHundredStreamsAtOnce) {
 TEST(HttpServer, DrainLetsRunningRequestsEnd) {
   TestServer server;
   RawClient idle(server.port());
-  idle.Send("GET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+  idle.Get("/echo");
   idle.Until("GET  ");
   RawClient busy(server.port());
-  busy.Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+  busy.Get("/hold");
   const Reply reply = server.Held();
   EXPECT_FALSE(server->Drain(50ms)) << "one request is still running";
   idle.UntilEnd();
@@ -316,7 +308,7 @@ TEST(HttpServer, StopEndsWhatIsOpenAndRespondersMayOutliveIt) {
   {
     TestServer server;
     RawClient client(server.port());
-    client.Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+    client.Get("/hold");
     reply = server.Held();
     reply->StartStream(200, {});
     reply->OnClosed([&] { ++closed; });

@@ -44,6 +44,9 @@ class RawClient {
     return true;
   }
 
+  bool Get(std::string_view target) {
+    return Send(std::string("GET ").append(target).append(" HTTP/1.1\r\nHost: x\r\n\r\n"));
+  }
   // What shutdown(2) calls the sending side; the client still reads.
   void FinishSending() { shutdown(descriptor_, SHUT_WR); }
 

@@ -51,10 +51,8 @@ TEST(Scheduler, EveryReadySequenceDecodesInEveryStepUnderAFloodOfPrompts) {
 
 // 16 sequences of one block each fit 16 blocks: nobody can grow, so nobody waits for blocks to grow into.
 TEST(Scheduler, RoomIsKeptForThoseThatCanGrowOnly) {
-  SchedulerOptions options = TestOptions();
-  options.blocks = options.slots = 16;
   for (const int max_tokens : {100, 200}) {  // 10 + 100 tokens are one block, 10 + 200 are two
-    TestRank rank(options);
+    TestRank rank({.blocks = 16, .slots = 16});
     for (int i = 0; i < 16; ++i) rank.Submit(i, TestPrompt(10, 0, i), max_tokens);
     for (int i = 0; i < 20; ++i) rank.Step();
     EXPECT_EQ(rank->running(), max_tokens == 100 ? 16 : 15);  // one of 16 blocks is kept

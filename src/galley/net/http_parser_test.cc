@@ -16,8 +16,7 @@ const ParserLimits kSmall = {
     .target_bytes_max = 40, .head_bytes_max = 300, .header_fields_max = 6, .body_bytes_max = 20};
 
 // As a connection does: what was not taken is offered again.
-template <typename Parser>
-void FeedAll(Parser& parser, std::string& left) {
+void FeedAll(RequestParser& parser, std::string& left) {
   for (std::size_t taken = 1; taken > 0 && !left.empty();) {
     taken = parser.Feed(left);
     left.erase(0, taken);
@@ -227,36 +226,6 @@ TEST(RequestParser, ExpectationIsKnownBeforeTheBody) {
   EXPECT_TRUE(parser.expects_continue());
   EXPECT_EQ(parser.Feed("ab"), 2u);
   EXPECT_EQ(parser.Take().body, "ab");
-}
-
-TEST(ResponseParser, BodiesWithLengthChunksAndEnd) {
-  const ParserLimits limits;
-  ResponseParser sized(limits, false);
-  const std::string with_length = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nabNEXT";
-  EXPECT_EQ(sized.Feed(with_length), with_length.size() - 4);
-  EXPECT_EQ(sized.state(), ParserState::kDone);
-  EXPECT_EQ(sized.response().status, 200);
-  EXPECT_EQ(sized.TakeBody(), "ab");
-  EXPECT_TRUE(sized.keep_alive());
-
-  ResponseParser head(limits, true);
-  head.Feed("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n");
-  EXPECT_EQ(head.state(), ParserState::kDone);
-
-  ResponseParser until_end(limits, false);
-  std::string open = "HTTP/1.0 200 OK\r\n\r\nab";
-  FeedAll(until_end, open);
-  EXPECT_EQ(until_end.state(), ParserState::kBody);
-  until_end.FeedEnd();
-  EXPECT_EQ(until_end.state(), ParserState::kDone);
-  EXPECT_EQ(until_end.TakeBody(), "ab");
-  EXPECT_FALSE(until_end.keep_alive());
-
-  ResponseParser broken(limits, false);
-  broken.Feed("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\na");
-  broken.FeedEnd();
-  EXPECT_EQ(broken.state(), ParserState::kFailed);
-  EXPECT_THAT(broken.failure().message, HasSubstr("ended early"));
 }
 
 }  // namespace

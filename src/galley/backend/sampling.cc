@@ -2,6 +2,8 @@
 #include "galley/backend/sampling.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -57,12 +59,83 @@ double LogSumExp(std::span<const float> logits, float largest) {
   return static_cast<double>(largest) + std::log(sum);
 }
 
-double Uniform(std::uint64_t seed, Position position, std::uint32_t token, NoiseStream stream) {
-  const auto words = Philox4x32(
-      {token / 4, static_cast<std::uint32_t>(position),
+// Random words of the tokens 4 * group to 4 * group + 3.
+std::array<std::uint32_t, 4> Words(std::uint64_t seed, Position position, std::uint32_t group, NoiseStream stream) {
+  return Philox4x32(
+      {group, static_cast<std::uint32_t>(position),
        static_cast<std::uint32_t>(static_cast<std::uint64_t>(position) >> 32), static_cast<std::uint32_t>(stream)},
       {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
-  return (static_cast<double>(words[token % 4]) + 0.5) * 0x1p-32;
+}
+double ToUniform(std::uint32_t word) {
+  return (static_cast<double>(word) + 0.5) * 0x1p-32;
+}
+// All 32 bits, and log1p: precision lies at the small end, where the winner is decided.
+double ToNoise(double uniform) {
+  return -std::log1p(-uniform);
+}
+
+double Uniform(std::uint64_t seed, Position position, std::uint32_t token, NoiseStream stream) {
+  return ToUniform(Words(seed, position, token / 4, stream)[token % 4]);
+}
+
+// Draws among tokens that come in ascending order: the largest probability by noise, of equal ones the lowest id.
+class Race {
+ public:
+  explicit Race(const SampleParams& params) : params_(params) {}
+
+  [[nodiscard]] double UniformOf(TokenId id) {
+    const auto token = static_cast<std::uint32_t>(id);
+    if (token / 4 != group_) {
+      group_ = token / 4;
+      words_ = Words(params_.seed, params_.position, group_, NoiseStream::kSample);
+    }
+    return ToUniform(words_[token % 4]);
+  }
+  // Noise is never less than its uniform number, so most candidates have lost before the logarithm, or the exponential
+  // of `probability_most`, is taken. The margin is for roundings.
+  [[nodiscard]] bool Loses(double probability_most, double uniform) const {
+    return probability_most < winner_ * uniform * (1 - 1e-12);
+  }
+  void Enter(TokenId id, double probability, double uniform) {
+    const double score = probability / ToNoise(uniform);
+    if (score > winner_ || (score == winner_ && id < drawn_)) {
+      winner_ = score;
+      drawn_ = id;
+    }
+  }
+  [[nodiscard]] TokenId drawn() const { return drawn_; }
+
+ private:
+  const SampleParams& params_;
+  std::uint32_t group_ = ~std::uint32_t{0};
+  std::array<std::uint32_t, 4> words_{};
+  double winner_ = -1;
+  TokenId drawn_ = 0;
+};
+
+// At least e^x, and at most four times as much; x <= 0.
+double ExpAtMost(double x) {
+  constexpr double kLog2E = 1.4426950408889634;
+  const auto power = static_cast<std::int64_t>(std::max(x, -700.0) * kLog2E) + 1;  // truncated towards zero
+  return std::bit_cast<double>(static_cast<std::uint64_t>(power + 1023) << 52);
+}
+
+// A draw from all tokens, with the outcome of the filters if they kept every one.
+TokenId DrawUnfiltered(std::span<const float> logits, TokenId best, const SampleParams& params) {
+  Race race(params);
+  const auto largest = static_cast<double>(logits[static_cast<std::size_t>(best)]);
+  const auto temperature = static_cast<double>(params.temperature);
+  // The most likely token first: it makes nearly all others lose without further ado.
+  race.Enter(best, 1, race.UniformOf(best));
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const double x = (static_cast<double>(logits[i]) - largest) / temperature;
+    const auto id = static_cast<TokenId>(i);
+    const double uniform = race.UniformOf(id);
+    if (!(x <= 0) || race.Loses(ExpAtMost(x), uniform)) continue;  // NaN never wins
+    const double probability = std::exp(x);
+    if (probability > 0) race.Enter(id, probability, uniform);
+  }
+  return race.drawn();
 }
 
 // Candidates of a row whose largest logit is finite, after every filter.
@@ -83,8 +156,7 @@ void Filter(std::span<const float> logits, double largest, const SampleParams& p
 }  // namespace
 
 double SampleNoise(std::uint64_t seed, Position position, TokenId id, NoiseStream stream) {
-  // All 32 bits, and log1p: precision lies at the small end, where the winner is decided.
-  return -std::log1p(-Uniform(seed, position, static_cast<std::uint32_t>(id), stream));
+  return ToNoise(Uniform(seed, position, static_cast<std::uint32_t>(id), stream));
 }
 
 double AcceptNoise(std::uint64_t seed, Position position) {
@@ -98,17 +170,14 @@ std::optional<TokenId> SampleRow(std::span<const float> logits, const SamplePara
   const auto largest = static_cast<double>(logits[static_cast<std::size_t>(*best)]);
   if (std::isinf(largest)) return best;
 
-  TokenId drawn = *best;
-  double winner = -1;
+  if (params.top_k <= 0 && params.top_p >= 1.0f && params.min_p <= 0.0f) return DrawUnfiltered(logits, *best, params);
   Filter(logits, largest, params, scratch);
+  Race race(params);
   for (const Candidate& c : scratch) {
-    const double score = c.probability / SampleNoise(params.seed, params.position, c.id);
-    if (score > winner || (score == winner && c.id < drawn)) {
-      winner = score;
-      drawn = c.id;
-    }
+    const double uniform = race.UniformOf(c.id);
+    if (!race.Loses(c.probability, uniform)) race.Enter(c.id, c.probability, uniform);
   }
-  return drawn;
+  return race.drawn();
 }
 
 std::span<const TokenChance> SampleChances(std::span<const float> logits, const SampleParams& params,

@@ -50,6 +50,34 @@ TEST(Sampling, DrawsFollowTheDistribution) {
   EXPECT_NEAR(shares.at(3), 0.05, 0.0075);
 }
 
+// The rule without shortcuts: exp(logit / T) by noise, all tokens looked at.
+TEST(Sampling, DrawsAreTheLargestProbabilityByNoise) {
+  for (const float temperature : {0.3f, 1.0f, 2.5f}) {
+    for (Position p = 0; p < 200; ++p) {
+      std::vector<float> logits;
+      for (TokenId id = 0; id < 301; ++id) {  // most of them far below the largest; noise of another seed as spread
+        logits.push_back(static_cast<float>(6 * std::log(backend::SampleNoise(99, p, id))));
+      }
+      logits[17] = std::nanf("");
+      logits[18] = -kInf;
+      double winner = -1;
+      TokenId expected = 0;
+      for (TokenId id = 0; id < 301; ++id) {
+        const double score = std::exp(static_cast<double>(logits[static_cast<std::size_t>(id)]) / temperature) /
+                             backend::SampleNoise(5, p, id);
+        if (!(score > winner)) continue;
+        winner = score;
+        expected = id;
+      }
+      const SampleParams plain{.temperature = temperature, .seed = 5, .position = p};
+      SampleParams filtered = plain;
+      filtered.top_k = 300;
+      EXPECT_EQ(SampleRow(logits, plain), expected) << temperature << " " << p;
+      EXPECT_EQ(SampleRow(logits, filtered), expected) << temperature << " " << p;
+    }
+  }
+}
+
 TEST(Sampling, TemperatureSharpens) {
   const std::vector<float> logits = {std::log(0.6f), std::log(0.4f)};
   // Temperature one half squares the odds: 0.36 against 0.16.

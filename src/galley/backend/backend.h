@@ -94,8 +94,8 @@ class Backend {
   virtual void WindowWrite(const WindowWriteArgs& args) = 0;
   virtual void AttnOut(const AttnOutArgs& args) = 0;
   virtual void Route(const RouteArgs& args) = 0;
-  // A guess at what the next layer's Moe will need, from this layer's x, given before this layer's Moe. It may start
-  // reading experts that are not in memory, and changes no result.
+  // A guess at what a later Moe will need, from the x that is at hand now. It may start reading experts that are not in
+  // memory, and changes no result.
   virtual void ForeseeMoe(const ForeseeArgs&) {}
   virtual void Moe(const MoeArgs& args) = 0;
   virtual void Head(const HeadArgs& args) = 0;

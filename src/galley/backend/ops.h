@@ -249,7 +249,7 @@ struct ExpertWeights {
   Weight w1, w2, w3;
 };
 
-// The next layer's router and experts, see Backend::ForeseeMoe.
+// Router and experts of a Moe that is still to come, see Backend::ForeseeMoe.
 struct ForeseeArgs {
   int rows = 0;
   const BFloat16* x = nullptr;  // [T][D]
@@ -258,6 +258,7 @@ struct ForeseeArgs {
   int topk = 0;
   float temperature = 1;
   const ExpertWeights* routed = nullptr;  // [experts], in host memory
+  bool next = true;                       // of the next Moe; false: of the one behind it
 };
 
 // Selected experts and the shared one (2.9): fp32 sum over experts in ascending id, then shared.

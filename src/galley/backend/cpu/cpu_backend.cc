@@ -27,8 +27,11 @@ CpuBackend::CpuBackend(const CpuOptions& options, const IsaEntry& isa)
       team_(options.threads, options.processors),
       worker_memory_(team_.threads()),
       engram_on_disk_(options.engram_on_disk) {
-  constexpr int kReaders = 4;  // enough reads at a time for one disk
-  if (options.expert_memory > 0) store_ = std::make_unique<ExpertStore>(options.expert_memory, kReaders);
+  constexpr int kReadsAtOnce = 8;  // 4 MiB in flight
+  if (options.expert_memory > 0) {
+    store_ = std::make_unique<ExpertStore>(
+        ExpertStore::Options{.budget = options.expert_memory, .depth = kReadsAtOnce, .reading = Reading::kRing});
+  }
 }
 
 Result<Buffer> CpuBackend::Allocate(std::size_t bytes, std::string_view purpose) {

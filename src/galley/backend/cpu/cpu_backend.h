@@ -114,6 +114,8 @@ class CpuBackend final : public Backend {
   std::span<ExpertBatch> GatherExperts(const MoeArgs& args);
   // Fills the results of these batches, rows from batch.first on.
   void RunExperts(const MoeArgs& args, std::span<ExpertBatch> batches, BFloat16* results);
+  // The same for experts that the store reads, each as soon as it is there.
+  void RunAsTheyCome(const MoeArgs& args, std::span<ExpertBatch> batches, BFloat16* results);
   // The same for experts that may have to be read first, as many at a time as the store holds.
   void RunStoredExperts(const MoeArgs& args, std::span<ExpertBatch> batches, BFloat16* results);
 

@@ -13,7 +13,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "galley/base/rng.h"
@@ -85,7 +87,7 @@ class StoreTest : public testing::Test {
 
 TEST_F(StoreTest, CountsWhatItHoldsAndKeepsTheBudget) {
   EXPECT_EQ(BytesOf(experts_[0]), kExpert);
-  ExpertStore store(3 * kRoom, 2);
+  ExpertStore store({.budget = 3 * kRoom, .depth = 2});
   const auto use = [&](std::initializer_list<int> list) {
     const auto needed = Pick(list);
     store.Start(needed);
@@ -107,17 +109,67 @@ TEST_F(StoreTest, CountsWhatItHoldsAndKeepsTheBudget) {
   EXPECT_EQ(store.counts().bytes_read, static_cast<std::int64_t>(5 * kExpert));
 }
 
+// By threads and by a ring, through direct reads, and from memory where there is no file.
 TEST_F(StoreTest, LoadedExpertsAreThoseOfTheFile) {
-  for (const bool from_file : {true, false}) {
-    ExpertStore store(2 * kRoom, 2, from_file ? Reader(pread) : nullptr);
-    for (int e = 0; e < kExperts; ++e) {
-      const auto needed = Pick({e});
-      store.Start(needed);
-      store.Wait(needed);
-      EXPECT_TRUE(Same(store.Loaded(*needed[0]), *needed[0])) << e;
+  for (const Reading reading : {Reading::kThreads, Reading::kRing}) {
+    for (const bool from_file : {true, false}) {
+      ExpertStore store({.budget = 2 * kRoom, .depth = 2, .reading = reading}, from_file ? Reader(nullptr) : nullptr);
+      for (int e = 0; e < kExperts; ++e) {
+        const auto needed = Pick({e});
+        store.Start(needed);
+        store.Wait(needed);
+        EXPECT_TRUE(Same(store.Loaded(*needed[0]), *needed[0])) << e;
+      }
+      EXPECT_TRUE(store.TakeError());
     }
-    EXPECT_TRUE(store.TakeError());
   }
+}
+
+TEST_F(StoreTest, ARingTellsThatAFileBecameShorter) {
+  ExpertStore store({.budget = 2 * kRoom, .depth = 2, .reading = Reading::kRing}, Reader(nullptr));
+  ASSERT_EQ(truncate(path_.c_str(), static_cast<off_t>(stride_ * 3 + kExpert / 2)), 0);
+  for (const int e : {2, 3}) {
+    const auto needed = Pick({e});
+    store.Start(needed);
+    store.Wait(needed);
+    const Status status = store.TakeError();
+    ASSERT_EQ(status.has_value(), e == 2);
+    if (!status) {
+      EXPECT_EQ(status.error().code, ErrorCode::kCorrupt) << status.error().ToString();
+    }
+  }
+}
+
+// A read that stops until the test lets it go on, and which places were read.
+std::mutex gate;
+std::vector<off_t> places_read;
+std::atomic<bool> at_the_gate{false};
+ssize_t GatedRead(int descriptor, void* to, std::size_t bytes, off_t offset) {
+  at_the_gate = true;
+  const std::lock_guard lock(gate);
+  places_read.push_back(offset);
+  return pread(descriptor, to, bytes, offset);
+}
+TEST_F(StoreTest, WhatIsNeededIsReadBeforeGuessesAndWrongOnesAreGivenUp) {
+  places_read.clear();
+  std::unique_lock closed(gate);
+  {
+    ExpertStore store({.budget = 8 * kRoom, .depth = 1}, Reader(GatedRead));
+    store.Start({});
+    store.Prefetch(Pick({1, 2, 3, 4}));
+    while (!at_the_gate) std::this_thread::yield();  // 1 is being read
+    store.Prefetch(Pick({5, 2}));                    // a better guess
+    const auto needed = Pick({6, 5});                // 5 has been waiting, 6 is new; 2 was wrong
+    store.Start(needed);
+    closed.unlock();
+    store.Wait(needed);
+    EXPECT_EQ(store.counts().prefetched, 1);  // only 1 began to be read
+    EXPECT_EQ(store.counts().guessed, 0);
+    EXPECT_EQ(store.counts().misses, 2);
+    EXPECT_TRUE(store.Ready(*needed[0]));
+  }
+  const auto stride = static_cast<off_t>(stride_);
+  EXPECT_EQ(places_read, (std::vector<off_t>{stride, 5 * stride, 6 * stride}));
 }
 
 std::atomic<int> faults_left{0};
@@ -129,7 +181,7 @@ ssize_t FailingRead(int descriptor, void* to, std::size_t bytes, off_t offset) {
   return pread(descriptor, to, bytes, offset);
 }
 TEST_F(StoreTest, AnUnreadableExpertIsZerosAnErrorAndReadAnew) {
-  ExpertStore store(4 * kRoom, 1, Reader(FailingRead));
+  ExpertStore store({.budget = 4 * kRoom, .depth = 1}, Reader(FailingRead));
   const auto needed = Pick({3});
   faults_left = 1;
   store.Start(needed);
@@ -149,7 +201,7 @@ TEST_F(StoreTest, AnUnreadableExpertIsZerosAnErrorAndReadAnew) {
 
 // Guesses fill the whole budget; what is needed then gets their room, those being read included.
 TEST_F(StoreTest, WhatIsNeededTakesTheRoomOfGuesses) {
-  ExpertStore store(3 * kRoom, 1, Reader(pread));
+  ExpertStore store({.budget = 3 * kRoom, .depth = 1}, Reader(pread));
   store.Start(Pick({0}));
   store.Prefetch(Pick({1, 2, 3}));
   const auto needed = Pick({5, 6, 7});
@@ -160,7 +212,7 @@ TEST_F(StoreTest, WhatIsNeededTakesTheRoomOfGuesses) {
 }
 
 TEST_F(StoreTest, GuessesDoNotPushOutWhatIsUsedMore) {
-  ExpertStore store(2 * kRoom, 1);
+  ExpertStore store({.budget = 2 * kRoom, .depth = 1});
   for (int round = 0; round < 4; ++round) {
     const auto needed = Pick({0, 1});
     store.Start(needed);
@@ -170,9 +222,10 @@ TEST_F(StoreTest, GuessesDoNotPushOutWhatIsUsedMore) {
   EXPECT_EQ(store.counts().misses, 2);
   EXPECT_EQ(store.counts().prefetched, 0);
   // Room that nobody holds is used for guesses, and a guess that comes true is no miss.
-  ExpertStore roomy(4 * kRoom, 1);
+  ExpertStore roomy({.budget = 4 * kRoom, .depth = 1});
   roomy.Start(Pick({0}));
   roomy.Prefetch(Pick({5}));
+  while (roomy.counts().prefetched == 0) std::this_thread::yield();
   const auto next = Pick({5});
   roomy.Start(next);
   roomy.Wait(next);
@@ -183,16 +236,18 @@ TEST_F(StoreTest, GuessesDoNotPushOutWhatIsUsedMore) {
 // Random traffic: the budget holds at every moment, and waiting always ends with the bytes of the file.
 TEST_F(StoreTest, RandomTraffic) {
   constexpr std::uint64_t kSeed = 5;
-  ExpertStore store(5 * kRoom, 3, Reader(pread));
-  for (std::uint32_t step = 0; step < 300; ++step) {
-    const auto words = Philox4x32({step, 0, 0, 0}, {kSeed, 0});
-    const auto needed = Pick({static_cast<int>(words[0] % kExperts), static_cast<int>(words[1] % 4)});
-    store.Start(needed);
-    store.Prefetch(Pick({static_cast<int>(words[2] % kExperts)}));
-    store.Wait(needed);
-    ASSERT_LE(store.held(), store.budget()) << "seed " << kSeed << ", step " << step;
-    for (const ExpertWeights* expert : needed) {
-      ASSERT_TRUE(Same(store.Loaded(*expert), *expert)) << "seed " << kSeed << ", step " << step;
+  for (const Reading reading : {Reading::kThreads, Reading::kRing}) {
+    ExpertStore store({.budget = 5 * kRoom, .depth = 3, .reading = reading}, Reader(nullptr));
+    for (std::uint32_t step = 0; step < 300; ++step) {
+      const auto words = Philox4x32({step, 0, 0, 0}, {kSeed, 0});
+      const auto needed = Pick({static_cast<int>(words[0] % kExperts), static_cast<int>(words[1] % 4)});
+      store.Start(needed);
+      store.Prefetch(Pick({static_cast<int>(words[2] % kExperts)}));
+      store.Wait(needed);
+      ASSERT_LE(store.held(), store.budget()) << "seed " << kSeed << ", step " << step;
+      for (const ExpertWeights* expert : needed) {
+        ASSERT_TRUE(Same(store.Loaded(*expert), *expert)) << "seed " << kSeed << ", step " << step;
+      }
     }
   }
 }

@@ -12,6 +12,8 @@
 namespace galley::backend::cpu {
 namespace {
 
+constexpr int kFewRows = 16;  // of a step that decodes
+
 // softplus as torch has it: above 20 the input itself.
 float Softplus(float x) {
   return x > 20.0f ? x : std::log1p(std::exp(x));
@@ -175,6 +177,25 @@ void CpuBackend::RunExperts(const MoeArgs& args, std::span<ExpertBatch> batches,
   RunProducts(products.first(batches.size()));
 }
 
+void CpuBackend::RunAsTheyCome(const MoeArgs& args, std::span<ExpertBatch> batches, BFloat16* results) {
+  std::vector<ExpertBatch> pending(batches.begin(), batches.end()), ready;
+  while (!pending.empty()) {
+    ready.clear();
+    std::erase_if(pending, [&](ExpertBatch batch) {
+      const bool stored = batch.row_list != nullptr;  // the shared one is always in memory
+      if (stored && !store_->Ready(*batch.expert)) return false;
+      if (stored) batch.expert = &store_->Loaded(*batch.expert);
+      ready.push_back(batch);
+      return true;
+    });
+    if (ready.empty()) {
+      store_->Wait(std::span(&pending.front().expert, 1));
+    } else {
+      RunExperts(args, ready, results);
+    }
+  }
+}
+
 void CpuBackend::RunStoredExperts(const MoeArgs& args, std::span<ExpertBatch> batches, BFloat16* results) {
   // A group takes at most half of the store, so that the next group is read while this one runs.
   std::vector<std::size_t> ends;
@@ -200,18 +221,16 @@ void CpuBackend::RunStoredExperts(const MoeArgs& args, std::span<ExpertBatch> ba
     const std::vector<const ExpertWeights*> needed = experts_of(begin, ends[group]);
     store_->Start(needed);
     store_->Prefetch(group + 1 < ends.size() ? experts_of(ends[group], ends[group + 1]) : foreseen_);
-    store_->Wait(needed);
-    for (std::size_t b = begin; b < ends[group]; ++b) {
-      if (batches[b].row_list != nullptr) batches[b].expert = &store_->Loaded(*batches[b].expert);
-    }
-    RunExperts(args, batches.subspan(begin, ends[group] - begin), results);
+    const std::span<ExpertBatch> own = batches.subspan(begin, ends[group] - begin);
+    if (args.rows > kFewRows) store_->Wait(needed);  // so many rows are packed once
+    RunAsTheyCome(args, own, results);
     begin = ends[group];
   }
   foreseen_.clear();
 }
 
 void CpuBackend::ForeseeMoe(const ForeseeArgs& args) {
-  if (store_ == nullptr || args.rows > 16) return;  // many rows need nearly every expert, whichever they are
+  if (store_ == nullptr || args.rows > kFewRows) return;  // many need nearly every expert, whichever they are
   memory_.Reset();
   const auto experts = static_cast<std::size_t>(args.gate.rows), topk = static_cast<std::size_t>(args.topk);
   auto* scores = memory_.Take<float>(static_cast<std::size_t>(args.rows) * experts);
@@ -220,16 +239,21 @@ void CpuBackend::ForeseeMoe(const ForeseeArgs& args) {
   product.out = scores;
   RunProducts({&product, 1});
   std::vector<std::int32_t> chosen(topk);
-  foreseen_.clear();
+  std::vector<float> biased(experts), weights(topk);
+  std::vector<const ExpertWeights*> guess;
+  RouteArgs route;
+  route.gate = args.gate;
+  route.topk = args.topk;
   for (std::size_t t = 0; t < static_cast<std::size_t>(args.rows); ++t) {
     float* s = scores + t * experts;
     for (std::size_t e = 0; e < experts; ++e) s[e] = std::sqrt(Softplus(s[e] / args.temperature));
-    std::vector<float> biased(experts), weights(topk);
-    RouteArgs route;
-    route.gate = args.gate;
-    route.topk = args.topk;
     Choose(route, s, args.bias, biased.data(), chosen.data(), weights.data());
-    for (const std::int32_t e : chosen) foreseen_.push_back(&args.routed[e]);
+    for (const std::int32_t e : chosen) guess.push_back(&args.routed[e]);
+  }
+  if (args.next) {
+    store_->Prefetch(guess);
+  } else {
+    foreseen_ = std::move(guess);
   }
 }
 

@@ -35,6 +35,13 @@ const WeightReader::File* WeightReader::FileOf(const std::byte* data) const {
   return nullptr;
 }
 
+WeightReader::Place WeightReader::DirectPlace(const std::byte* data) const {
+  const File* file = call_ == nullptr ? FileOf(data) : nullptr;
+  if (file == nullptr) return {};
+  const auto at = static_cast<std::size_t>(data - file->file.mapped.data());
+  return {file->direct, static_cast<off_t>(at - at % kReadUnit)};
+}
+
 Status WeightReader::Read(const std::byte* data, std::size_t bytes, std::byte* to) const {
   const std::size_t head = reinterpret_cast<std::uintptr_t>(data) % kReadUnit;
   const File* file = FileOf(data);

@@ -35,6 +35,12 @@ class WeightReader {
   [[nodiscard]] bool SameFile(const std::byte* a, const std::byte* b) const {
     return FileOf(a) != nullptr && FileOf(a) == FileOf(b);
   }
+  // Where `data`, rounded down to a multiple of kReadUnit, can be read directly.
+  struct Place {
+    int descriptor = -1;  // -1: only Read can
+    off_t offset = 0;
+  };
+  [[nodiscard]] Place DirectPlace(const std::byte* data) const;
   // Reads [data, data + bytes) so that `to`, a multiple of kReadUnit, stands for `data` rounded down to one; writes up
   // to the next multiple behind it. Errors: kIo with the file, the place and the reason; kCorrupt when the file has
   // become shorter.
@@ -49,7 +55,7 @@ class WeightReader {
   [[nodiscard]] const File* FileOf(const std::byte* data) const;
 
   std::vector<File> files_;
-  ReadCall call_ = nullptr;  // null: pread
+  ReadCall call_ = nullptr;  // null: pread; otherwise nothing is read by other calls
 };
 
 }  // namespace galley::backend::cpu

@@ -172,6 +172,7 @@ void ForwardStep::RunLayer(int layer) {
   if (c.engram_index(layer) >= 0) EngramLayer(layer);
   CaptureMainHidden(layer);
   Boundary(weights.hc_attn, weights.attn_norm);
+  Foresee(layer, true);
   AttentionSite(layer, history_written);
   Boundary(weights.hc_ffn, weights.ffn_norm);
   MoeSite(layer, weights.moe, c.n_activated_experts);

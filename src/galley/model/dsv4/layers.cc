@@ -111,6 +111,18 @@ void ForwardStep::AttentionSite(int layer, bool history_written) {
   ProjectOut(weights);
 }
 
+void ForwardStep::Foresee(int layer, bool next) {
+  const MoeWeights& weights = m_.weights.layers[static_cast<std::size_t>(layer)].moe;
+  m_.backend->ForeseeMoe({.rows = view().rows,
+                          .x = w_.x.as<BFloat16>(),
+                          .gate = weights.gate,
+                          .bias = weights.bias,
+                          .topk = m_.config.n_activated_experts,
+                          .temperature = static_cast<float>(m_.config.gate_temp),
+                          .routed = weights.routed.data(),
+                          .next = next});
+}
+
 void ForwardStep::MoeSite(int layer, const MoeWeights& weights, int selected) {
   const Config& c = m_.config;
   m_.backend->Route({.step = view(),
@@ -125,16 +137,7 @@ void ForwardStep::MoeSite(int layer, const MoeWeights& weights, int selected) {
                      .weights = w_.expert_weights.as<float>()});
   Observe("router_idx", layer, w_.experts.data(), DType::kI32, {selected});
   Observe("router_w", layer, w_.expert_weights.data(), DType::kF32, {selected});
-  if (layer + 1 < m_.config.n_layers) {
-    const MoeWeights& next = m_.weights.layers[static_cast<std::size_t>(layer) + 1].moe;
-    m_.backend->ForeseeMoe({.rows = view().rows,
-                            .x = w_.x.as<BFloat16>(),
-                            .gate = next.gate,
-                            .bias = next.bias,
-                            .topk = selected,
-                            .temperature = static_cast<float>(m_.config.gate_temp),
-                            .routed = next.routed.data()});
-  }
+  if (layer + 1 < c.n_layers) Foresee(layer + 1, false);
   m_.backend->Moe({.rows = view().rows,
                    .x = w_.x.as<BFloat16>(),
                    .experts = w_.experts.as<std::int32_t>(),

@@ -89,6 +89,7 @@ class ForwardStep {
   void ProjectIn(const AttentionWeights& weights, const backend::Rope& rope);
   void ProjectOut(const AttentionWeights& weights);
   // `layer` names the observations.
+  void Foresee(int layer, bool next);
   void MoeSite(int layer, const MoeWeights& weights, int selected);
   // Decoder start with rows that only the encoder runs: history of all rows, then on with the tail.
   void SwitchToTail(int layer);

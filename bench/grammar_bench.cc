@@ -17,6 +17,7 @@
 
 #include "galley/grammar/model_vocabulary.h"
 #include "galley/text/tokenizer.h"
+#include "packed_file.h"
 
 namespace galley::bench {
 namespace {
@@ -37,16 +38,6 @@ double NowUs() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
-}
-
-// A file's text, unpacked when its name ends in .xz; empty when it cannot be read.
-std::string ReadPacked(const std::string& path) {
-  FILE* pipe = popen(((path.ends_with(".xz") ? "xz -dc '" : "cat '") + path + "'").c_str(), "r");
-  if (pipe == nullptr) return {};
-  std::string out;
-  std::array<char, 1 << 16> buffer{};
-  for (std::size_t n = 0; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) out.append(buffer.data(), n);
-  return pclose(pipe) == 0 ? out : std::string();
 }
 
 struct Series {

@@ -3,9 +3,11 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "galley/base/rng.h"
+#include "packed_file.h"
 
 namespace galley::bench {
 namespace {
@@ -69,7 +71,8 @@ void AppendFilled(std::string_view paragraph, Filler& filler, std::string& out) 
 
 }  // namespace
 
-std::string MixedText(std::string_view seed, std::size_t bytes) {
+std::string MixedText(std::size_t bytes) {
+  const std::string seed = ReadPacked(GALLEY_SOURCE_DIR "/bench/mixed_text_seed.txt.xz");
   const std::vector<std::string_view> paragraphs = Paragraphs(seed);
   std::string text;
   if (paragraphs.empty()) return text;

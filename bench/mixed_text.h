@@ -6,12 +6,11 @@
 
 #include <cstddef>
 #include <string>
-#include <string_view>
 
 namespace galley::bench {
 
-// At least `bytes` bytes, ending with a whole paragraph. In `seed` paragraphs are divided by empty lines; §n stands for
-// a number, §h for hexadecimal digits, §w for a word.
-[[nodiscard]] std::string MixedText(std::string_view seed, std::size_t bytes);
+// At least `bytes` bytes, ending with a whole paragraph; empty when the seed file cannot be read. In it paragraphs are
+// divided by empty lines; §n stands for a number, §h for hexadecimal digits, §w for a word.
+[[nodiscard]] std::string MixedText(std::size_t bytes);
 
 }  // namespace galley::bench

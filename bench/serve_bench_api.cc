@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <fstream>
 #include <functional>
 #include <iterator>
 #include <mutex>
@@ -127,9 +126,7 @@ bool ApiIdle(const Settings& settings, const text::Tokenizer& tokenizer) {
 
 bool ApiPrompt(const Settings& settings, const text::Tokenizer& tokenizer) {
   constexpr int kRounds = 20;
-  std::ifstream seed(GALLEY_SOURCE_DIR "/bench/mixed_text_seed.txt");
-  const std::string text =
-      MixedText(std::string(std::istreambuf_iterator<char>(seed), std::istreambuf_iterator<char>()), 1 << 20);
+  const std::string text = MixedText(1 << 20);
   std::vector<std::unique_ptr<ClientProcess>> clients;
   for (int i = 0; i < kRounds; ++i) {
     clients.push_back(

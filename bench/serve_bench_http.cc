@@ -76,11 +76,13 @@ const std::string kGet = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close
 
 // The size of a chat chunk with one short token.
 std::string TokenEvent(int number) {
-  return net::FormatSse(
-      "",
+  std::string event;
+  net::AppendSse(
+      event, "",
       fmt::format(R"({{"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1700000000,)"
                   R"("model":"nano","choices":[{{"index":0,"delta":{{"content":" tok{}"}},"finish_reason":null}}]}})",
                   number));
+  return event;
 }
 
 bool Streams(const Settings& settings) {

@@ -101,8 +101,7 @@ class Bench {
     for (int i = 0; i < rows; ++i) tokens.push_back(TokenAt(sequence, start + i));
     blocks.clear();
     for (int b = 0; b < kBlocksEach; ++b) blocks.push_back(sequence * kBlocksEach + b);
-    return {
-        .slot = SlotId(sequence), .start = start, .tokens = tokens, .blocks = blocks, .logit_rows = logit_rows};
+    return {.slot = SlotId(sequence), .start = start, .tokens = tokens, .blocks = blocks, .logit_rows = logit_rows};
   }
 
   Status FillContexts() {

@@ -11,7 +11,6 @@
 #include <functional>
 #include <iostream>
 #include <limits>
-#include <sstream>
 #include <string>
 
 #include "galley/text/compressed_ids.h"
@@ -19,6 +18,7 @@
 #include "galley/text/splitter.h"
 #include "galley/text/tokenizer.h"
 #include "mixed_text.h"
+#include "packed_file.h"
 
 namespace galley::bench {
 namespace {
@@ -47,13 +47,6 @@ double BestSeconds(int runs, const std::function<void()>& work) {
     best = std::min(best, CpuSeconds() - start);
   }
   return best;
-}
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream content;
-  content << file.rdbuf();
-  return content.str();
 }
 
 int Fail(const Error& error) {
@@ -146,9 +139,8 @@ int Main(int argc, char** argv) {
   app.add_option("--runs", options.runs, "runs of which the best counts")->check(CLI::Range(1, 1000));
   app.add_flag("--json", options.json, "print one JSON object");
   CLI11_PARSE(app, argc, argv);
-  const std::string text = options.text.empty() ? MixedText(ReadFile(GALLEY_SOURCE_DIR "/bench/mixed_text_seed.txt"),
-                                                            static_cast<std::size_t>(options.mib * 1048576))
-                                                : ReadFile(options.text);
+  const std::string text =
+      options.text.empty() ? MixedText(static_cast<std::size_t>(options.mib * 1048576)) : ReadPacked(options.text);
   if (text.empty()) return Fail({ErrorCode::kNotFound, "no text to encode", options.text});
   if (!options.dump_text.empty()) std::ofstream(options.dump_text, std::ios::binary) << text;
   return Measure(options, text);

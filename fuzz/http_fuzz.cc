@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes as what a client sends, whole and in pieces (the first byte says how long they are): both ways must come to
-// the same requests and the same end. The rest of the input goes through the response parser and the event reader too.
+// the same requests and the same end.
 #include <string>
 #include <vector>
 
 #include "galley/net/http_parser.h"
-#include "galley/net/sse.h"
 #include "input.h"
 
 namespace {
@@ -55,24 +54,6 @@ Outcome Parse(std::string_view text, std::size_t step) {
   return outcome;
 }
 
-void ParseResponses(std::string_view text, std::size_t step) {
-  galley::net::ResponseParser parser(kLimits, false);
-  galley::net::SseParser events(128);
-  std::string buffer;
-  for (std::size_t at = 0; at < text.size(); at += step) {
-    buffer.append(text.substr(at, step));
-    for (std::size_t taken = 1; taken > 0 && !buffer.empty();) {
-      taken = parser.Feed(buffer);
-      buffer.erase(0, taken);
-    }
-    events.Feed(parser.TakeBody());
-  }
-  parser.FeedEnd();
-  events.Feed(text);
-  while (events.Next()) {
-  }
-}
-
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -92,6 +73,5 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     Require(whole.requests[i].headers.fields() == pieces.requests[i].headers.fields());
     Require(whole.requests[i].body == pieces.requests[i].body);
   }
-  ParseResponses(text, step);
   return 0;
 }

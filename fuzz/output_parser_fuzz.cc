@@ -64,6 +64,7 @@ std::string Read(const OutputParserOptions& options, std::string_view text, std:
   close_call();
   const bool strict = options.parsing.parse_tool_calls && !options.parsing.parse_json_output && !MayJoin(text);
   if (strict) Require(content.find("<｜DSML｜ invoke") == std::string::npos);
+  if (options.parsing.hide_markup && !MayJoin(text)) Require((reasoning + content).find(kMarker) == std::string::npos);
   return reasoning + "|" + content + "|" + calls;
 }
 
@@ -78,6 +79,8 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   options.parsing.parse_json_output = (modes & 4) != 0;
   if ((modes & 8) != 0) options.parsing.stage = ThinkingStage::kReasoningStart;
   if ((modes & 16) != 0) options.parsing.stop_sequences = {"STOP", "\n\n", "aab"};
+  options.parsing.hide_markup = (modes & 64) != 0 && !options.parsing.parse_tool_calls;
+  options.parsing.keep_stop = (modes & 128) != 0;
   options.tool_names = {"f"};
   const Finish finish = (modes & 32) != 0 ? Finish::kLength : Finish::kStop;
   const std::string text = galley::text::ReplaceInvalidUtf8(galley::fuzz::Text(data + 2, size - 2));

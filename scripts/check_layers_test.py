@@ -35,104 +35,64 @@ def problems_of(files, table=TABLE):
         return check_layers.check_tree(root)[0]
 
 
+# Trees in which nothing is wrong.
+CLEAN = [
+    {
+        "src/galley/base/error.h": "#include <tl/expected.hpp>\n",
+        "src/galley/io/file.cc": '#include "galley/base/error.h"\n#include <fcntl.h>\n#include <mutex>\n',
+        "src/galley/kv/pool.cc": '#include "galley/kv/pool.h"\n#include <fmt/core.h>\n#include <vector>\n',
+        "src/galley/kv/pool_test.cc": "#include <gtest/gtest.h>\n#include <fstream>\n",
+        "src/galley/kv/sha256.cc": "#include <openssl/evp.h>\n",  # the library's wrapper
+        "src/galley/serve/server.cc": '#include "galley/engine/engine.h"\n',
+        "apps/galley/main.cc": '#include "galley/io/file.h"\n#include "options.h"\nauto x = getenv("HOME");\n',
+        "tests/e2e/run_test.cc": '#include "galley/serve/server.h"\n',
+    },
+    {  # comments and strings do not count
+        "src/galley/kv/a.cc": '// #include <thread>\n/* getenv\n getenv */ const char* a = "getenv";\n'
+        'const char* b = R"x(\n#include <thread>\n" getenv)x";\n',
+    },
+]
+
+# A file with one offence: its line, words of the message, the text.
+KV = "src/galley/kv/a.cc"
+OFFENCES = [
+    ("src/galley/base/log.cc", 3, "base may not include io",
+     '#include "galley/base/log.h"\n\n#include "galley/io/file.h"\n'),
+    # Only the named header of a seam is open.
+    ("src/galley/serve/a.cc", 2, "serve may not include engine",
+     '#include "galley/engine/engine.h"\n#include "galley/engine/loader.h"\n'),
+    ("src/galley/misc/a.cc", 1, "folder misc", "int x;\n"),
+    ("tests/a_test.cc", 1, "no layer misc", '#include "galley/misc/a.h"\n'),
+    (KV, 1, "from src", '#include "../io/file.h"\n'),
+    *((KV, 1, "kv is pure", f"#include <{header}>\n")
+      for header in ("thread", "mutex", "atomic", "sys/socket.h", "cuda_runtime.h", "fstream", "spdlog/spdlog.h")),
+    *((KV, 1, "kv is pure", f"auto x = {code};\n")
+      for code in ("std::chrono::steady_clock::now()", "std::random_device{}()", "rand ()", "std::cout << 1")),
+    ("src/galley/kv/a_test.cc", 1, "kv is pure", "#include <thread>\n"),
+    (KV, 1, "may not use <pcre2.h>", "#include <pcre2.h>\n"),
+    (KV, 1, "may not use", "#include <openssl/evp.h>\n"),
+    *((place, 1, "environment", 'auto x = std::getenv("HOME");\n')
+      for place in ("src/galley/io/a.cc", KV, "tests/a_test.cc", "bench/a_bench.cc")),
+    ("src/galley/io/a.cc", 2, "environment", '/* one\n two */ const char* a = "//"; auto b = getenv("x");\n'),
+    ("src/galley/io/a.h", 1, "slow to compile", "#include <nlohmann/json.hpp>\n"),
+    ("src/galley/io/CMakeLists.txt", 3, "io links galley::kv",
+     "# galley::engine\ngalley_layer(NAME io\n  LINK galley::base galley::kv)\n"),
+]
+
+
 class Includes(unittest.TestCase):
-    def assert_one(self, files, where, words):
-        problems = problems_of(files)
-        self.assertEqual(len(problems), 1, problems)
-        self.assertTrue(problems[0].startswith(where + ": "), problems[0])
-        self.assertIn(words, problems[0])
+    def test_clean_trees_pass(self):
+        for files in CLEAN:
+            self.assertEqual(problems_of(files), [])
 
-    def test_clean_tree_passes(self):
-        self.assertEqual(
-            problems_of(
-                {
-                    "src/galley/base/error.h": "#include <tl/expected.hpp>\n",
-                    "src/galley/io/file.cc": '#include "galley/base/error.h"\n#include <fcntl.h>\n#include <mutex>\n',
-                    "src/galley/kv/pool.cc": '#include "galley/kv/pool.h"\n#include <fmt/core.h>\n#include <vector>\n',
-                    "src/galley/kv/pool_test.cc": "#include <gtest/gtest.h>\n#include <fstream>\n",
-                    "src/galley/serve/server.cc": '#include "galley/engine/engine.h"\n',
-                    "apps/galley/main.cc": '#include "galley/io/file.h"\n#include "options.h"\nauto x = getenv("HOME");\n',
-                    "tests/e2e/run_test.cc": '#include "galley/serve/server.h"\n',
-                }
-            ),
-            [],
-        )
-
-    def test_upward_include_is_found_with_its_line(self):
-        self.assert_one(
-            {"src/galley/base/log.cc": '#include "galley/base/log.h"\n\n#include "galley/io/file.h"\n'},
-            "src/galley/base/log.cc:3",
-            "base may not include io",
-        )
-
-    def test_only_the_named_header_of_a_seam_is_open(self):
-        self.assert_one(
-            {"src/galley/serve/a.cc": '#include "galley/engine/engine.h"\n#include "galley/engine/loader.h"\n'},
-            "src/galley/serve/a.cc:2",
-            "serve may not include engine",
-        )
-
-    def test_unknown_layers_are_found(self):
-        self.assert_one({"src/galley/misc/a.cc": "int x;\n"}, "src/galley/misc/a.cc:1", "folder misc")
-        self.assert_one({"tests/a_test.cc": '#include "galley/misc/a.h"\n'}, "tests/a_test.cc:1", "no layer misc")
-
-    def test_path_not_from_src_is_found(self):
-        self.assert_one({"src/galley/kv/a.cc": '#include "../io/file.h"\n'}, "src/galley/kv/a.cc:1", "from src")
-
-    def test_effects_in_a_pure_layer_are_found(self):
-        for header in ("thread", "mutex", "atomic", "sys/socket.h", "cuda_runtime.h", "fstream", "spdlog/spdlog.h"):
-            with self.subTest(header):
-                self.assert_one({"src/galley/kv/a.cc": f"#include <{header}>\n"}, "src/galley/kv/a.cc:1", "kv is pure")
-        for code in ("std::chrono::steady_clock::now()", "std::random_device{}()", "rand ()", "std::cout << 1"):
-            with self.subTest(code):
-                self.assert_one({"src/galley/kv/a.cc": f"auto x = {code};\n"}, "src/galley/kv/a.cc:1", "kv is pure")
-
-    def test_threads_are_found_in_tests_of_pure_layers_too(self):
-        self.assert_one({"src/galley/kv/a_test.cc": "#include <thread>\n"}, "src/galley/kv/a_test.cc:1", "kv is pure")
-
-    def test_foreign_library_in_a_pure_layer_is_found(self):
-        self.assert_one({"src/galley/kv/a.cc": "#include <pcre2.h>\n"}, "src/galley/kv/a.cc:1", "may not use <pcre2.h>")
-
-    def test_only_its_wrapper_may_use_sha256(self):
-        self.assertEqual(problems_of({"src/galley/kv/sha256.cc": "#include <openssl/evp.h>\n"}), [])
-        self.assert_one({"src/galley/kv/a.cc": "#include <openssl/evp.h>\n"}, "src/galley/kv/a.cc:1", "may not use")
-
-    def test_environment_is_found_outside_apps(self):
-        for place in ("src/galley/io/a.cc", "src/galley/kv/a.cc", "tests/a_test.cc", "bench/a_bench.cc"):
-            with self.subTest(place):
-                self.assert_one({place: 'auto x = std::getenv("HOME");\n'}, f"{place}:1", "environment")
-
-    def test_comments_and_strings_do_not_count(self):
-        self.assertEqual(
-            problems_of(
-                {
-                    "src/galley/kv/a.cc": '// #include <thread>\n/* getenv\n getenv */ const char* a = "getenv";\n'
-                    'const char* b = R"x(\n#include <thread>\n" getenv)x";\n',
-                }
-            ),
-            [],
-        )
-
-    def test_code_after_a_comment_counts(self):
-        self.assert_one(
-            {"src/galley/io/a.cc": '/* one\n two */ const char* a = "//"; auto b = getenv("x");\n'},
-            "src/galley/io/a.cc:2",
-            "environment",
-        )
-
-    def test_heavy_library_in_a_header_is_found(self):
-        self.assert_one(
-            {"src/galley/io/a.h": "#include <nlohmann/json.hpp>\n", "src/galley/io/a.cc": "#include <nlohmann/json.hpp>\n"},
-            "src/galley/io/a.h:1",
-            "slow to compile",
-        )
-
-    def test_upward_link_is_found(self):
-        self.assert_one(
-            {"src/galley/io/CMakeLists.txt": "# galley::engine\ngalley_layer(NAME io\n  LINK galley::base galley::kv)\n"},
-            "src/galley/io/CMakeLists.txt:3",
-            "io links galley::kv",
-        )
+    def test_each_offence_is_found_with_its_line(self):
+        for name, line, words, text in OFFENCES:
+            with self.subTest(f"{name}: {text}"):
+                # A source file may include what a header may not.
+                problems = problems_of({name: text, "src/galley/io/b.cc": "#include <nlohmann/json.hpp>\n"})
+                self.assertEqual(len(problems), 1, problems)
+                self.assertTrue(problems[0].startswith(f"{name}:{line}: "), problems[0])
+                self.assertIn(words, problems[0])
 
 
 class Table(unittest.TestCase):

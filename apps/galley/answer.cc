@@ -50,8 +50,10 @@ Result<AnswerSettings> ReadAnswerSettings(const options::Values& values) {
   return settings;
 }
 
-engine::GeneratorOptions ReadGeneratorOptions(const options::Values& values, const std::filesystem::path& model_dir) {
+Result<engine::GeneratorOptions> ReadGeneratorOptions(const options::Values& values,
+                                                      const std::filesystem::path& model_dir) {
   engine::GeneratorOptions options;
+  ASSIGN_OR_RETURN(options.speculation, ReadSpeculation(values));
   options.model_dir = model_dir;
   options.prefill_chunk = static_cast<int>(values.Int("prefill-chunk"));
   options.max_seq_len = values.Int("max-seq-len");

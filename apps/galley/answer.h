@@ -29,8 +29,8 @@ struct AnswerSettings {
 [[nodiscard]] Result<AnswerSettings> ReadAnswerSettings(const options::Values& values);
 [[nodiscard]] std::uint64_t DrawSeed();
 
-[[nodiscard]] engine::GeneratorOptions ReadGeneratorOptions(const options::Values& values,
-                                                            const std::filesystem::path& model_dir);
+[[nodiscard]] Result<engine::GeneratorOptions> ReadGeneratorOptions(const options::Values& values,
+                                                                    const std::filesystem::path& model_dir);
 
 enum class Part { kReasoning, kAnswer };
 

@@ -5,6 +5,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "answer.h"
 #include "command.h"
 #include "files.h"
@@ -21,6 +23,8 @@ namespace {
 using protocol::Json;
 
 constexpr std::size_t kPieceTokens = 48;
+// From few rounds the fit takes what happened once for what is always so, and goes to its bounds.
+constexpr std::size_t kRoundsMin = 200;
 
 // Prompts from the text, or with none so many times the bare beginning of a text.
 Result<std::vector<std::vector<TokenId>>> Prompts(Context& context, const std::filesystem::path& model_dir,
@@ -44,25 +48,28 @@ std::string Report(const engine::Calibration& calibration, const std::vector<eng
                    std::size_t fitted, const std::filesystem::path& file, bool json) {
   const double before = engine::CalibrationError(held_out, {}), after = engine::CalibrationError(held_out, calibration);
   if (json) {
-    Json temperatures(Json::Array{});
-    for (const double temperature : calibration.temperatures) temperatures.Push(temperature);
+    Json places(Json::Array{});
+    for (const auto& [temperature, shift] : calibration.places) {
+      places.Push(Json::MakeObject({{"temperature", temperature}, {"shift", shift}}));
+    }
     const Json object = Json::MakeObject({{"rounds_fitted", static_cast<std::int64_t>(fitted)},
                                           {"rounds_held_out", static_cast<std::int64_t>(held_out.size())},
                                           {"error_before", before},
                                           {"error_after", after},
-                                          {"confidence_temperatures", std::move(temperatures)},
+                                          {"confidences", std::move(places)},
                                           {"file", file.string()}});
     return protocol::DumpJson(object) + "\n";
   }
   std::string text = fmt::format("{} rounds fitted, {} held out\n", fitted, held_out.size());
-  text += "place   temperature   error before   after\n";
-  for (std::size_t place = 0; place < calibration.temperatures.size(); ++place) {
-    text += fmt::format("{:>5}   {:>11.3f}   {:>10.2f} %   {:>5.2f} %\n", place + 1, calibration.temperatures[place],
+  text += "place   temperature    shift   error before   after\n";
+  for (std::size_t place = 0; place < calibration.places.size(); ++place) {
+    const auto& [temperature, shift] = calibration.places[place];
+    text += fmt::format("{:>5}   {:>11.3f}   {:>6.3f}   {:>10.2f} %   {:>5.2f} %\n", place + 1, temperature, shift,
                         100 * engine::CalibrationError(held_out, {}, place),
                         100 * engine::CalibrationError(held_out, calibration, place));
   }
-  text += fmt::format(" mean                 {:>10.2f} %   {:>5.2f} %\nwritten to {}\n", 100 * before, 100 * after,
-                      file.string());
+  text += fmt::format(" mean                          {:>10.2f} %   {:>5.2f} %\nwritten to {}\n", 100 * before,
+                      100 * after, file.string());
   return text;
 }
 
@@ -72,6 +79,7 @@ Result<int> RunCalibrate(Context& context) {
   const options::Values& values = context.values;
   ASSIGN_OR_RETURN(const std::filesystem::path model_dir, ModelDir(context));
   RETURN_IF_ERROR(model::CheckModelDir(model_dir));
+  RETURN_IF_ERROR(CheckWeights(context, model_dir));
   ASSIGN_OR_RETURN(const model::LoadedConfig config, model::LoadConfig(model_dir));
   std::filesystem::path file = values.String("out");
   if (file.empty()) file = model_dir / engine::kCalibrationFile;
@@ -100,8 +108,11 @@ Result<int> RunCalibrate(Context& context) {
     ASSIGN_OR_RETURN(parts[part], engine::CollectRounds(options, request));
   }
   context.terminal.Progress("");
-  if (parts[0].empty() || parts[1].empty()) {
-    return Err(ErrorCode::kInvalidArgument, "no round had drafts to verify; raise --max-tokens or --requests",
+  if (const std::size_t fewest = std::min(parts[0].size(), parts[1].size()); fewest < kRoundsMin) {
+    return Err(ErrorCode::kInvalidArgument,
+               fmt::format("{} rounds had drafts to verify, where {} to fit and as many to check are the least that "
+                           "say something; raise --max-tokens or --requests",
+                           fewest, kRoundsMin),
                "requests");
   }
   const engine::Calibration calibration = engine::FitCalibration(parts[0]);

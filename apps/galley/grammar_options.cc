@@ -3,6 +3,9 @@
 
 #include <fmt/core.h>
 
+#include <filesystem>
+#include <system_error>
+
 #include "files.h"
 #include "galley/protocol/render.h"
 #include "galley/text/tokenizer.h"
@@ -78,6 +81,11 @@ Result<std::optional<AskedGrammar>> ReadAskedGrammar(const options::Values& valu
     out->request.kind = row.kind;
     out->request.options = CompileOptionsOf(values);
     if (row.is_file) {
+      std::error_code error;
+      if (value.starts_with('{') && !std::filesystem::exists(value, error)) {
+        return Err(ErrorCode::kInvalidArgument, "this is JSON itself; write it into a file and give the file's name",
+                   fmt::format("--{}", row.option));
+      }
       ASSIGN_OR_RETURN(out->request.spec, ReadSpec(value, row.kind));
     } else {
       out->request.spec.type = grammar::JsonValue::Type::kString;

@@ -268,6 +268,9 @@ std::string ExitCodesText() {
   for (const ExitCodeRow& row : kExitCodes) {
     text += fmt::format("{:>4}  {:<20}{}\n", Info(row.code).exit_code, Info(row.code).label, row.meaning);
   }
+  // Not an error of ours: the shell's number for a process that the signal ended.
+  text += fmt::format("{:>4}  {:<20}{}\n", 143, "",
+                      "ended by SIGTERM; `galley serve` by the second one, and 0 by the first");
   return text;
 }
 

@@ -39,6 +39,9 @@ Result<engine::EngineOptions> EngineOptionsOf(const options::Values& values, con
   options.model_dir = model_dir;
   ReadDevice(values, options);
   options.max_seq_len = values.Int("max-seq-len");
+  if (options.max_seq_len == 1)
+    return Err(ErrorCode::kInvalidArgument, "1 has no room for a prompt and an answer; give at least 2, or 0",
+               "--max-seq-len");
   options.max_seqs = static_cast<int>(values.Int("max-seqs"));
   options.step_rows_max = static_cast<int>(values.Int("step-rows"));
   options.blocks = static_cast<int>(values.Int("blocks"));
@@ -155,6 +158,17 @@ Result<serve::ServiceOptions> ServiceOptionsOf(const options::Values& values, co
   return options;
 }
 
+// Whether it can listen is found out before a large model is loaded.
+Status ProbeListening(const net::ServerOptions& options) {
+  ASSIGN_OR_RETURN(const auto server,
+                   net::HttpServer::Create(options, [](const std::shared_ptr<const net::HttpRequest>&,
+                                                       const std::shared_ptr<net::Responder>& reply) {
+                     reply->Send(net::ErrorResponse(503, "the model is being loaded"));
+                   }));
+  server->Stop();
+  return {};
+}
+
 void PrintBanner(Context& context, const engine::Engine& engine, const net::HttpServer& server,
                  const serve::ServiceOptions& options, const std::filesystem::path& model_dir, bool open) {
   Terminal& terminal = context.terminal;
@@ -193,6 +207,10 @@ Result<int> RunServe(Context& context) {
   const options::Values& values = context.values;
   if (context.arguments.size() > 1)
     return Err(ErrorCode::kInvalidArgument, "takes one model only", context.arguments[1]);
+  if (!context.arguments.empty() && values.source("model") == options::Source::kCommandLine)
+    return Err(ErrorCode::kInvalidArgument,
+               fmt::format("the model is given twice, here and as --model {}", values.String("model")),
+               context.arguments[0]);
   std::filesystem::path model_dir = context.arguments.empty() ? "" : context.arguments[0];
   if (model_dir.empty()) {
     ASSIGN_OR_RETURN(model_dir, ModelDir(context));
@@ -202,7 +220,8 @@ Result<int> RunServe(Context& context) {
   ASSIGN_OR_RETURN(serve::Keys keys, ReadKeys(values));
   ASSIGN_OR_RETURN(serve::ServiceOptions options, ServiceOptionsOf(values, model_dir));
   const net::ServerOptions server_options = ServerOptionsOf(values);
-  RETURN_IF_ERROR(server_options.Validate());
+  RETURN_IF_ERROR(ProbeListening(server_options));
+  RETURN_IF_ERROR(CheckWeights(context, model_dir));
 
   ASSIGN_OR_RETURN(const engine::EngineOptions engine_options, EngineOptionsOf(values, model_dir));
   ASSIGN_OR_RETURN(const auto engine, engine::Engine::Create(engine_options));

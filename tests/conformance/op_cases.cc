@@ -13,6 +13,7 @@ namespace galley::conformance {
 namespace {
 
 using backend::WeightFormat;
+constexpr auto kFp8 = WeightFormat::kFp8Block32, kFp4 = WeightFormat::kMxfp4, kBf16 = WeightFormat::kBF16;
 
 constexpr double kBf16Limit = 4e-3;       // one rounding in a few falls the other way
 constexpr double kFloatLimit = 2e-5;      // fp32 sums in another order
@@ -73,6 +74,14 @@ backend::Rope MakeRope(OpRig& rig) {
   std::vector<float> frequencies;
   for (int i = 0; i < 32; ++i) frequencies.push_back(std::pow(10000.0f, -static_cast<float>(i) / 32.0f));
   return {.frequencies = rig.Place(frequencies), .dims = 64};
+}
+
+std::byte* Bytes(void* memory) {
+  return static_cast<std::byte*>(memory);
+}
+// A ring of `rows` rows in each slot of `memory`.
+backend::Ring RingOf(void* memory, int rows, std::size_t row_bytes) {
+  return {.base = Bytes(memory), .slot_bytes = Size(rows) * row_bytes, .rows = rows, .row_bytes = row_bytes};
 }
 
 std::vector<std::uint8_t> RandomRecords(OpRig& rig, int count, int head_dim) {
@@ -137,10 +146,7 @@ void EngramRows(OpRig& rig) {
   rig.backend().EngramRows({.step = step.view,
                             .compressed_ids = rig.Place(ids),
                             .pad = 7,
-                            .id_ring = {.base = reinterpret_cast<std::byte*>(memory),
-                                        .slot_bytes = kRing * 4,
-                                        .rows = kRing,
-                                        .row_bytes = 4},
+                            .id_ring = RingOf(memory, kRing, 4),
                             .max_ngram = kNgram,
                             .heads = kHeads,
                             .layers = 2,
@@ -224,9 +230,9 @@ void AttnIn(OpRig& rig, const std::vector<SequenceShape>& sequences, int dim, in
   const auto t = Size(step.view.rows);
   rig.backend().AttnIn({.step = step.view,
                         .x = rig.Normals(t * Size(dim)),
-                        .wq_a = rig.Matrix(WeightFormat::kFp8Block32, rank, dim),
-                        .wq_b = rig.Matrix(WeightFormat::kFp8Block32, heads * 512, rank),
-                        .wkv = rig.Matrix(WeightFormat::kFp8Block32, 512, dim),
+                        .wq_a = rig.Matrix(kFp8, rank, dim),
+                        .wq_b = rig.Matrix(kFp8, heads * 512, rank),
+                        .wkv = rig.Matrix(kFp8, 512, dim),
                         .q_norm = rig.Normals(Size(rank)),
                         .kv_norm = rig.Normals(512),
                         .heads = heads,
@@ -241,26 +247,24 @@ void AttnIn(OpRig& rig, const std::vector<SequenceShape>& sequences, int dim, in
 void Compress(OpRig& rig, const std::vector<SequenceShape>& sequences, int dim, int ratio) {
   const StepData step = MakeStep(rig, sequences, 10);
   backend::HistorySlab slab{.ratio = ratio, .latent_dim = 512, .index_dim = 128};
-  constexpr std::size_t kRing = 7;
-  std::vector<float> inputs(Size(step.slots) * kRing * 1024);
+  constexpr int kRing = 7;
+  std::vector<float> inputs(Size(step.slots * kRing) * 1024);
   for (float& v : inputs) v = rig.Normal();
   const std::vector<std::uint8_t> bytes = RandomSlab(rig, slab, step.block_count);
-  slab.base = reinterpret_cast<std::byte*>(rig.InOut("history", bytes, slab.block_bytes(), Check::kList, 0.02));
+  slab.base = Bytes(rig.InOut("history", bytes, slab.block_bytes(), Check::kList, 0.02));
   const bool pairs = ratio == 2;
   auto* ring = rig.InOut("inputs", inputs, 1024, Check::kFloat, kFloatLimit);
-  rig.backend().Compress(
-      {.step = step.view,
-       .x = rig.Normals(Size(step.view.rows * dim)),
-       .wkv = rig.Matrix(WeightFormat::kBF16, 512, dim),
-       .wgate = pairs ? rig.Matrix(WeightFormat::kBF16, 512, dim) : backend::Weight{},
-       .norm = rig.Normals(512),
-       .index_wk = rig.Matrix(WeightFormat::kBF16, 128, 512),
-       .index_norm = rig.Normals(128),
-       .eps = 1e-20f,
-       .rope = MakeRope(rig),
-       .slab = slab,
-       .input_ring = {
-           .base = reinterpret_cast<std::byte*>(ring), .slot_bytes = kRing * 4096, .rows = kRing, .row_bytes = 4096}});
+  rig.backend().Compress({.step = step.view,
+                          .x = rig.Normals(Size(step.view.rows * dim)),
+                          .wkv = rig.Matrix(kBf16, 512, dim),
+                          .wgate = pairs ? rig.Matrix(kBf16, 512, dim) : backend::Weight{},
+                          .norm = rig.Normals(512),
+                          .index_wk = rig.Matrix(kBf16, 128, 512),
+                          .index_norm = rig.Normals(128),
+                          .eps = 1e-20f,
+                          .rope = MakeRope(rig),
+                          .slab = slab,
+                          .input_ring = RingOf(ring, kRing, 4096)});
 }
 
 struct IndexShape {
@@ -273,7 +277,7 @@ void IndexSelect(OpRig& rig, const IndexShape& shape) {
   const StepData step = MakeStep(rig, shape.sequences, 10);
   const auto t = Size(step.view.rows);
   backend::HistorySlab slab{.ratio = shape.ratio, .latent_dim = 512, .index_dim = 128};
-  slab.base = reinterpret_cast<std::byte*>(rig.Place(RandomSlab(rig, slab, step.block_count)));
+  slab.base = Bytes(rig.Place(RandomSlab(rig, slab, step.block_count)));
   std::int32_t* candidates = nullptr;
   if (shape.role == backend::CandidateRole::kUser) {
     std::vector<std::int32_t> blocks(t * Size(shape.blocks), -1);
@@ -293,8 +297,8 @@ void IndexSelect(OpRig& rig, const IndexShape& shape) {
       {.step = step.view,
        .x = rig.Normals(t * kDim),
        .qr = rig.Normals(t * kRank),
-       .wq_b = rig.Matrix(WeightFormat::kFp8Block32, shape.heads * 128, kRank),
-       .weights_proj = rig.Matrix(WeightFormat::kBF16, shape.heads, kDim),
+       .wq_b = rig.Matrix(kFp8, shape.heads * 128, kRank),
+       .weights_proj = rig.Matrix(kBf16, shape.heads, kDim),
        .heads = shape.heads,
        .topk = shape.topk,
        .rope = MakeRope(rig),
@@ -312,14 +316,11 @@ void Attention(OpRig& rig, const std::vector<SequenceShape>& sequences, int head
   const StepData step = MakeStep(rig, sequences, 10);
   const auto t = Size(step.view.rows);
   constexpr int kRing = 133;
-  const backend::Ring ring{.base = reinterpret_cast<std::byte*>(rig.Place(RandomRecords(rig, step.slots * kRing, 512))),
-                           .slot_bytes = kRing * 528,
-                           .rows = kRing,
-                           .row_bytes = 528};
+  const backend::Ring ring = RingOf(rig.Place(RandomRecords(rig, step.slots * kRing, 512)), kRing, 528);
   backend::HistorySlab slab{.ratio = ratio, .latent_dim = 512, .index_dim = 128};
   std::vector<std::int32_t> list(t * Size(topk), -1);
   if (topk > 0) {
-    slab.base = reinterpret_cast<std::byte*>(rig.Place(RandomSlab(rig, slab, step.block_count)));
+    slab.base = Bytes(rig.Place(RandomSlab(rig, slab, step.block_count)));
     for (std::size_t row = 0; row < t; ++row) {
       const int visible = (step.positions[row] + 1) / ratio, stride = std::max(1, visible / topk);
       for (int i = 0; i < topk && i * stride < visible; ++i) list[row * Size(topk) + Size(i)] = i * stride;
@@ -344,19 +345,17 @@ void Attention(OpRig& rig, const std::vector<SequenceShape>& sequences, int head
        .unrotated_copy = rig.Out<BFloat16>("unrotated", t, Size(heads * 512), Check::kBFloat16, kBf16Limit)});
   const std::vector<std::uint8_t> before(Size(step.slots * kRing) * 528, 0x11);
   auto* written = rig.InOut("ring", before, 528, Check::kExact);
-  rig.backend().WindowWrite(
-      {.step = step.view,
-       .window = rig.Place(RandomRecords(rig, step.view.rows, 512)),
-       .ring = {
-           .base = reinterpret_cast<std::byte*>(written), .slot_bytes = kRing * 528, .rows = kRing, .row_bytes = 528}});
+  rig.backend().WindowWrite({.step = step.view,
+                             .window = rig.Place(RandomRecords(rig, step.view.rows, 512)),
+                             .ring = RingOf(written, kRing, 528)});
 }
 
 void AttnOut(OpRig& rig, int rows, int groups, int width, int rank, int dim) {
   rig.backend().AttnOut({.rows = rows,
                          .groups = groups,
                          .o = rig.Normals(Size(rows * groups * width)),
-                         .wo_a = rig.Matrix(WeightFormat::kFp8Block32, groups * rank, width),
-                         .wo_b = rig.Matrix(WeightFormat::kFp8Block32, dim, groups * rank),
+                         .wo_a = rig.Matrix(kFp8, groups * rank, width),
+                         .wo_b = rig.Matrix(kFp8, dim, groups * rank),
                          .y = rig.Out<BFloat16>("y", Size(rows), Size(dim), Check::kBFloat16, kQuantizedLimit)});
 }
 
@@ -366,7 +365,7 @@ void RouteAndMoe(OpRig& rig, int rows, int experts, int topk, int dim, int inter
   const BFloat16* x = rig.Normals(t * Size(dim));
   rig.backend().Route({.step = step.view,
                        .x = x,
-                       .gate = rig.Matrix(WeightFormat::kBF16, experts, dim),
+                       .gate = rig.Matrix(kBf16, experts, dim),
                        .bias = rig.Floats(Size(experts), 0.1f),
                        .image_bias = rig.Floats(Size(experts), 0.1f),
                        .topk = topk,
@@ -386,15 +385,14 @@ void RouteAndMoe(OpRig& rig, int rows, int experts, int topk, int dim, int inter
     chosen.insert(chosen.end(), ids.begin(), ids.end());
     for (int j = 0; j < topk; ++j) weights.push_back(rig.Uniform(0.05f, 0.6f));
   }
+  const auto expert = [&](WeightFormat format) -> backend::ExpertWeights {
+    return {.w1 = rig.Matrix(format, inter, dim),
+            .w2 = rig.Matrix(format, dim, inter),
+            .w3 = rig.Matrix(format, inter, dim)};
+  };
   std::vector<backend::ExpertWeights> routed;
-  for (int e = 0; e < experts; ++e) {
-    routed.push_back({.w1 = rig.Matrix(WeightFormat::kMxfp4, inter, dim),
-                      .w2 = rig.Matrix(WeightFormat::kMxfp4, dim, inter),
-                      .w3 = rig.Matrix(WeightFormat::kMxfp4, inter, dim)});
-  }
-  const backend::ExpertWeights shared{.w1 = rig.Matrix(WeightFormat::kFp8Block32, inter, dim),
-                                      .w2 = rig.Matrix(WeightFormat::kFp8Block32, dim, inter),
-                                      .w3 = rig.Matrix(WeightFormat::kFp8Block32, inter, dim)};
+  for (int e = 0; e < experts; ++e) routed.push_back(expert(kFp4));
+  const backend::ExpertWeights shared = expert(kFp8);
   rig.backend().Moe({.rows = rows,
                      .x = x,
                      .experts = rig.Place(chosen),
@@ -415,7 +413,7 @@ void Head(OpRig& rig, int vocab, int dim) {
                       .x = rig.Normals(Size(4 * dim)),
                       .norm = rig.Normals(Size(dim)),
                       .eps = 1e-20f,
-                      .head = rig.Matrix(WeightFormat::kBF16, vocab, dim),
+                      .head = rig.Matrix(kBf16, vocab, dim),
                       .logits = rig.Out<float>("logits", 2, Size(vocab), Check::kFloat, 1e-3)});
 }
 
@@ -424,10 +422,7 @@ void Draft(OpRig& rig, int start, int window) {
   const StepData step = MakeStep(rig, {{start, kBlock}, {start / 3, kBlock}}, 10);
   const auto t = Size(step.view.rows);
   const std::vector<std::uint8_t> records = RandomRecords(rig, step.slots * kRing, 512);
-  const backend::Ring ring{.base = reinterpret_cast<std::byte*>(rig.Place(records)),
-                           .slot_bytes = kRing * 528,
-                           .rows = kRing,
-                           .row_bytes = 528};
+  const backend::Ring ring = RingOf(rig.Place(records), kRing, 528);
   rig.backend().DraftAttention({.step = step.view,
                                 .q = rig.Normals(t * kHeads * 512),
                                 .window = rig.Place(RandomRecords(rig, step.view.rows, 512)),
@@ -438,13 +433,12 @@ void Draft(OpRig& rig, int start, int window) {
                                 .sink = rig.Floats(kHeads),
                                 .rope = MakeRope(rig),
                                 .out = rig.Out<BFloat16>("out", t, kHeads * 512, Check::kBFloat16, kBf16Limit)});
-  backend::Ring target = ring;
-  target.base = reinterpret_cast<std::byte*>(rig.InOut("stage ring", records, 528, Check::kList, 0.02));
+  auto* target = rig.InOut("stage ring", records, 528, Check::kList, 0.02);
   const std::vector<backend::DraftStageKv> stages = {
-      {.wkv = rig.Matrix(WeightFormat::kFp8Block32, 512, kDim), .kv_norm = rig.Normals(512), .ring = target}};
+      {.wkv = rig.Matrix(kFp8, 512, kDim), .kv_norm = rig.Normals(512), .ring = RingOf(target, kRing, 528)}};
   rig.backend().DraftWindow({.step = step.view,
                              .main_hidden = rig.Normals(t * 2 * kDim),
-                             .main_proj = rig.Matrix(WeightFormat::kFp8Block32, kDim, 2 * kDim),
+                             .main_proj = rig.Matrix(kFp8, kDim, 2 * kDim),
                              .main_norm = rig.Normals(kDim),
                              .head_dim = 512,
                              .eps = 1e-20f,
@@ -463,9 +457,9 @@ void Draft(OpRig& rig, int start, int window) {
                             .first_tokens = first.data(),
                             .params = params.data(),
                             .x = rig.Normals(t * kDim),
-                            .embed = rig.Matrix(WeightFormat::kBF16, kVocab, kRank),
-                            .head = rig.Matrix(WeightFormat::kBF16, kVocab, kRank),
-                            .confidence = rig.Matrix(WeightFormat::kBF16, 1, kDim + kRank),
+                            .embed = rig.Matrix(kBf16, kVocab, kRank),
+                            .head = rig.Matrix(kBf16, kVocab, kRank),
+                            .confidence = rig.Matrix(kBf16, 1, kDim + kRank),
                             .logits = rig.InOut("logits", logits, kVocab, Check::kFloat, kFloatLimit),
                             .tokens = rig.Out<std::int32_t>("tokens", 2, kBlock, Check::kExact),
                             .confidences = rig.Out<float>("confidences", 2, kBlock, Check::kFloat, 1e-4)});
@@ -518,19 +512,13 @@ std::vector<OpCase> MakeCases() {
     int rows;
     std::int64_t out, in;
   };
-  for (const LinearShape& s :
-       {LinearShape{WeightFormat::kFp8Block32, "fp8", 1, 64, 64},
-        LinearShape{WeightFormat::kFp8Block32, "fp8", 7, 80, 96},
-        LinearShape{WeightFormat::kFp8Block32, "fp8", 19, 512, 5120},
-        LinearShape{WeightFormat::kFp8Block32, "fp8", 64, 384, 8192},
-        LinearShape{WeightFormat::kFp8Block32, "fp8", 16, 272, 2048},
-        LinearShape{WeightFormat::kFp8Block32, "fp8", 200, 128, 1280},
-        LinearShape{WeightFormat::kBF16, "bf16", 40, 200, 1024},
-        LinearShape{WeightFormat::kFp8Block32, "fp8", 130, 96, 2304},
-        LinearShape{WeightFormat::kFp8Block32, "fp8", 300, 256, 1280},
-        LinearShape{WeightFormat::kMxfp4, "fp4", 5, 48, 160}, LinearShape{WeightFormat::kMxfp4, "fp4", 33, 128, 5120},
-        LinearShape{WeightFormat::kBF16, "bf16", 3, 33, 72}, LinearShape{WeightFormat::kBF16, "bf16", 21, 384, 5120},
-        LinearShape{WeightFormat::kBF16, "bf16", 2, 40, 37}, LinearShape{WeightFormat::kF32, "f32", 3, 40, 50}}) {
+  constexpr LinearShape kLinears[] = {
+      {kFp8, "fp8", 1, 64, 64},       {kFp8, "fp8", 7, 80, 96},     {kFp8, "fp8", 19, 512, 5120},
+      {kFp8, "fp8", 64, 384, 8192},   {kFp8, "fp8", 16, 272, 2048}, {kFp8, "fp8", 200, 128, 1280},
+      {kBf16, "bf16", 40, 200, 1024}, {kFp8, "fp8", 130, 96, 2304}, {kFp8, "fp8", 300, 256, 1280},
+      {kFp4, "fp4", 5, 48, 160},      {kFp4, "fp4", 33, 128, 5120}, {kBf16, "bf16", 3, 33, 72},
+      {kBf16, "bf16", 21, 384, 5120}, {kBf16, "bf16", 2, 40, 37},   {WeightFormat::kF32, "f32", 3, 40, 50}};
+  for (const LinearShape& s : kLinears) {
     add(fmt::format("Linear_{}_{}x{}x{}", s.name, s.rows, s.out, s.in),
         [s](OpRig& rig) { Linear(rig, s.format, s.rows, s.out, s.in); });
   }

@@ -589,6 +589,23 @@ class Tools(unittest.TestCase):
         bad = run("generate", "--regex", "a(?=b)", "Hi")
         self.assertEqual(bad.returncode, EXIT["invalid_argument"])
         self.assertIn("--regex, byte 1: regex:", bad.stderr)
+        text = run("generate", "--json-schema", '{"type":"array"}', "Hi")
+        self.assertEqual(text.returncode, EXIT["invalid_argument"])
+        self.assertIn("--json-schema: this is JSON itself; write it into a file", text.stderr)
+
+    def test_drafts_do_not_change_the_answer(self):
+        ids = [json.loads(run("generate", "--json", "--seed", "5", "--max-tokens", "40", *flags, "Hi").stdout)["ids"]
+               for flags in ([], ["--speculation", "off"], ["--speculation", "ngram", "--draft-tokens", "2"])]
+        self.assertEqual(ids[0], ids[1])
+        self.assertEqual(ids[0], ids[2])
+
+    def test_calibrate_needs_rounds(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "out.json"
+            few = run("calibrate", "--requests", "2", "--max-tokens", "6", "--out", str(file))
+            self.assertEqual(few.returncode, EXIT["invalid_argument"])
+            self.assertRegex(few.stderr, r"rounds had drafts to verify, where 200 to fit")
+            self.assertFalse(file.exists())
 
     def test_grammar_check_and_serve(self):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as schema:
@@ -623,6 +640,18 @@ class Tools(unittest.TestCase):
         twice = run("inspect", "--model", NANO, NANO)
         self.assertEqual(twice.returncode, EXIT["invalid_argument"])
         self.assertIn("named twice", twice.stderr)
+
+    def test_weights_digest(self):
+        digest = json.loads(run("inspect", "--json", "--digest").stdout)["weights_digest"]
+        self.assertIn(digest, run("inspect", "--digest").stdout)
+        said = run("generate", "--raw", "--max-tokens", "1", "--weights-digest", digest, "Once")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        for command in (["generate", "Once"], ["serve", "--port", "0"], ["calibrate"], ["bench", "throughput"], ["chat"]):
+            other = run(*command[:1], "--weights-digest", "0" * 64, *command[1:])
+            self.assertEqual(other.returncode, EXIT["corrupt"], other.stderr)
+            self.assertIn(digest, other.stderr)
+        short = run("generate", "--weights-digest", "abc", "Once")
+        self.assertEqual(short.returncode, EXIT["invalid_argument"], short.stderr)
 
     def test_dump_of_another_model(self):
         outcome = run("dump", "--compare", PROBE / "golden_t5.safetensors")

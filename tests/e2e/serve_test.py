@@ -178,12 +178,14 @@ class Apis(Served):
 
     def test_with_tools_and_a_format_the_answer_is_a_call_or_has_the_form(self):
         schema = {"type": "object", "properties": {"unit": {"enum": ["celsius", "fahrenheit"]}}, "required": ["unit"], "additionalProperties": False}
-        tool = {"type": "function", "function": {"name": "report", "parameters": schema}}
+        tool = {"type": "function", "function": {"name": "report", "parameters": schema, "strict": True}}
         for seed in range(4):
             body = self.server.chat(temperature=1, seed=seed, max_tokens=120, tools=[tool], response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}})
             status, _, text = self.server.ask("POST", "/v1/chat/completions", body)
             self.assertEqual(status, 200, text)
             choice = json.loads(text)["choices"][0]
+            if choice["finish_reason"] == "length":
+                continue
             calls = choice["message"].get("tool_calls") or []
             self.assertEqual(choice["finish_reason"], "tool_calls" if calls else "stop", text)
             said = [call["function"]["arguments"] for call in calls] or [choice["message"]["content"]]
@@ -299,6 +301,30 @@ class Stopping(unittest.TestCase):
         connection.close()
 
 
+class Places(Served):
+    """Where a schema or pattern is wrong, as the real grammar engine says it."""
+
+    def test_errors_say_where_and_say_it_once(self):
+        def schema(of_a):
+            return {"type": "object", "properties": {"a": of_a}}
+        look_ahead = {"type": "string", "pattern": "x(?=y)"}
+        tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": schema(look_ahead)}}
+        cases = [
+            ({"regex": "x(?=y)"}, "regex", "at byte 1"),
+            ({"guided_json": schema(look_ahead)}, "guided_json", "at /properties/a/pattern: "),
+            ({"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema(look_ahead)}}}, "response_format", "at /properties/a/pattern: "),
+            ({"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema({"type": "x"})}}}, "response_format", "at /properties/a/type"),
+            ({"tools": [tool]}, "tools", "parameters of tool 'f' at /properties/a/pattern: "),
+            ({"ebnf": "root ::= x"}, "ebnf", "at byte 9"),
+        ]
+        for members, param, place in cases:
+            status, _, text = self.server.ask("POST", "/v1/chat/completions", self.server.chat(**members))
+            error = json.loads(text)["error"]
+            self.assertEqual((status, error["param"]), (400, param), text)
+            self.assertIn(place, error["message"])
+            self.assertLessEqual(error["message"].count("at byte"), 1, text)
+
+
 class Flags(unittest.TestCase):
     def refused(self, text, *flags):
         outcome = subprocess.run([BINARY, "serve", *flags], capture_output=True, encoding="utf-8", timeout=PATIENCE_S, env=clean_environment())
@@ -314,6 +340,19 @@ class Flags(unittest.TestCase):
         self.refused("one device", "--tp", "8")
         self.refused("--no-prefix-caching", "--disable-radix-cache")
         self.refused("--generation-config", "--sampling-defaults", "openai")
+        self.refused("-tp: not an option of Galley", "-tp", "2")
+
+    def test_several_names_and_short_lengths(self):
+        server = Server("--model", NANO, "--max-model-len", "1K", "--served-model-name", "one", "two")
+        try:
+            models = json.loads(server.ask("GET", "/v1/models")[2])["data"]
+            self.assertEqual([(m["id"], m["max_model_len"]) for m in models], [("one", 1024), ("two", 1024)])
+            self.refused("another program listens there", "--port", str(server.port))
+        finally:
+            self.assertEqual(server.stop(), 0)
+        self.refused("at least 2", "--max-seq-len", "1")
+        self.refused("given twice", str(NANO), "--model", str(NANO))
+        self.refused("is no origin", "--cors-origin", "https://chat.example.org/")
 
     def test_wrong_settings_are_named(self):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as config:

@@ -122,7 +122,7 @@ TEST(SpeculationSlow, CalibrationMakesConfidencesTruer) {
   std::vector<engine::DraftRound> parts[2];
   for (std::size_t part = 0; part < 2; ++part) {
     auto rounds = engine::CollectRounds(
-        options, {.prompts = std::vector<std::vector<TokenId>>(300, {0}), .tokens = 48, .seed = 1 + 1000 * part});
+        options, {.prompts = std::vector<std::vector<TokenId>>(450, {0}), .tokens = 48, .seed = 1 + 1000 * part});
     ASSERT_TRUE(rounds) << rounds.error().ToString();
     parts[part] = std::move(*rounds);
   }
@@ -131,7 +131,7 @@ TEST(SpeculationSlow, CalibrationMakesConfidencesTruer) {
   std::printf("expected calibration error on %zu held-out rounds: %.2f %% before, %.2f %% after\n", parts[1].size(),
               100 * before, 100 * after);
   EXPECT_LT(after, before);
-  EXPECT_LE(after, 0.027);
+  EXPECT_LE(after, 0.02);
 }
 
 // Tokens, logprobs and reasons with drafts and without, over random settings.

@@ -12,30 +12,37 @@ constexpr Spec kProgram[] = {
     // The program itself.
     {.name = "markdown",
      .type = Type::kBool,
-     .section = "general",
      .commands = "options",
      .help = "Print the documentation page docs/options.md.",
      .scope = Scope::kFlag},
     {.name = "config",
      .type = Type::kPath,
-     .section = "general",
      .commands = "*",
      .value_name = "FILE",
      .help = "Read options from this TOML file.",
      .scope = Scope::kFlagAndEnvironment},
     {.name = "log-level",
      .type = Type::kEnum,
-     .section = "general",
      .commands = "*",
      .initial = "warning",
      .help = "Least important diagnostics to print on standard error.",
      .choices = "debug info warning error"},
 };
 
+constexpr Section kSections[] = {{.name = "general", .rows = kProgram}};
+
 std::vector<Spec> Joined() {
   std::vector<Spec> table;
-  for (const Table part : {ModelOptions(), EngineOptions(), Table(kProgram)})
-    table.insert(table.end(), part.begin(), part.end());
+  for (const std::span<const Section> part : {ModelOptions(), EngineOptions(), std::span<const Section>(kSections)}) {
+    for (const Section& section : part) {
+      for (Spec row : section.rows) {
+        row.section = section.name;
+        if (row.commands.empty()) row.commands = section.commands;
+        if (row.scope == Scope::kAll) row.scope = section.scope;
+        table.push_back(row);
+      }
+    }
+  }
   return table;
 }
 

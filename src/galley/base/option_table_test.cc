@@ -6,7 +6,11 @@
 
 #include <fstream>
 #include <iterator>
+#include <regex>
 #include <set>
+#include <sstream>
+
+#include "galley/base/foreign_flags.h"
 
 namespace galley::options {
 namespace {
@@ -111,6 +115,63 @@ TEST(OptionTable, RefusesUnknownForeignValues) {
     EXPECT_THAT(values.error().ToString(), HasSubstr("it accepts " + std::string(spec.foreign.values[0].given)))
         << spec.name;
   }
+}
+
+Result<Values> Serve(const std::vector<std::string>& arguments) {
+  ASSIGN_OR_RETURN(const CommandLine line, ParseCommandLine(AllOptions(), "serve", arguments));
+  return Resolve(AllOptions(), {"serve", line, {}, {}, ""});
+}
+
+// Each is let pass, or refused with advice whose options exist.
+TEST(OptionTable, OtherEnginesFlagsAreAnswered) {
+  static const std::regex option("--(no-)?([a-z0-9-]+)");
+  for (const ForeignFlag& flag : ForeignFlags("serve")) {
+    SCOPED_TRACE(flag.name);
+    const std::string name = "--" + std::string(flag.name);
+    const auto given = [&](const std::string& value) {
+      return Serve(flag.takes_value ? std::vector<std::string>{name, value} : std::vector<std::string>{name});
+    };
+    const Spec* own = Find(AllOptions(), flag.name);
+    EXPECT_TRUE(own == nullptr || !own->TakenBy("serve")) << "the table has it";
+    const Result<Values> any = given("surprise");
+    EXPECT_EQ(any.has_value(), flag.harmless == "*");
+    if (any) continue;
+    EXPECT_EQ(any.error().code, ErrorCode::kUnsupported);
+    EXPECT_EQ(any.error().where, name);
+    const std::string advice(flag.advice);
+    EXPECT_THAT(any.error().message, HasSubstr(advice));
+    EXPECT_GT(advice.size(), 10u);
+    for (std::sregex_iterator match(advice.begin(), advice.end(), option), end; match != end; ++match) {
+      const Spec* meant = Find(AllOptions(), (*match)[2].str());
+      EXPECT_TRUE(meant != nullptr && meant->TakenBy("serve")) << match->str();
+    }
+    std::istringstream harmless{std::string(flag.harmless)};
+    for (std::string value; harmless >> value;) EXPECT_TRUE(given(value)) << value;
+  }
+  for (const std::string one : {"-tp", "-dp", "-pp"}) {
+    EXPECT_TRUE(Serve({one, "1"})) << one;
+    EXPECT_THAT(Serve({one + "=2"}).error().ToString(), HasSubstr(one + ": not an option of Galley")) << one;
+  }
+}
+
+TEST(OptionTable, LengthsTakeVllmsSuffixes) {
+  EXPECT_EQ(Serve({"--max-model-len", "4k"})->Int("max-seq-len"), 4000);
+  EXPECT_EQ(Serve({"--max-model-len=4K"})->Int("max-seq-len"), 4096);
+  EXPECT_EQ(Serve({"--step-rows", "1K"})->Int("step-rows"), 1024);
+  for (const std::string bad : {"4kk", "k", "4g", "99999999999999999k", "40m"})
+    EXPECT_FALSE(Serve({"--max-model-len", bad})) << bad;
+  EXPECT_FALSE(Serve({"--max-seqs", "1k"})) << "no length";
+}
+
+TEST(OptionTable, SeveralNamesStandBehindOneFlag) {
+  const std::vector<std::string> both = {"a", "b"};
+  EXPECT_EQ(Serve({"--model", "dir", "--served-model-name", "a", "b", "--port", "1"})->List("served-model-name"), both);
+  const auto behind =
+      ParseCommandLine(AllOptions(), "serve", std::vector<std::string>{"dir", "--served-model-name", "a", "b"});
+  EXPECT_EQ(behind->positionals, std::vector<std::string>{"dir"});
+  const auto first =
+      ParseCommandLine(AllOptions(), "serve", std::vector<std::string>{"--served-model-name", "a", "dir"});
+  EXPECT_EQ(first->positionals, std::vector<std::string>{"dir"}) << "the model, which nothing else names";
 }
 
 TEST(OptionTable, CommittedPageIsCurrent) {

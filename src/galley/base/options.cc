@@ -19,7 +19,7 @@ namespace {
 
 struct Unit {
   std::string_view suffix;
-  std::int64_t bytes;
+  std::int64_t bytes;  // or whatever is counted
 };
 
 constexpr Unit kUnits[] = {
@@ -40,6 +40,9 @@ struct BoolWord {
   bool value;
 };
 
+// As vLLM reads lengths: small letters are thousands, capital ones 1024s.
+constexpr Unit kMultiples[] = {{"", 1}, {"k", 1'000}, {"K", 1'024}, {"m", 1'000'000}, {"M", 1'048'576}};
+
 constexpr BoolWord kBoolWords[] = {{"true", true}, {"false", false}, {"1", true},   {"0", false},
                                    {"on", true},   {"off", false},   {"yes", true}, {"no", false}};
 
@@ -51,7 +54,8 @@ std::string Wanted(const Spec& spec) {
     case Type::kBool:
       return "true or false";
     case Type::kInt:
-      return fmt::format("a whole number{}{}", gap, limits);
+      return fmt::format("a whole number{}{}{}", gap, limits,
+                         spec.multiples ? ", also as 32k (32000) or 32K (32768)" : "");
     case Type::kFloat:
       return fmt::format("a number{}{}", gap, limits);
     case Type::kBytes:
@@ -84,8 +88,14 @@ Result<Value> ParseInt(const Spec& spec, std::string_view text, std::string_view
   std::int64_t number = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (code == std::errc::result_out_of_range) return Reject(spec, Quoted(text) + " is out of range", where);
-  if (code != std::errc() || end != text.data() + text.size()) {
+  const std::string_view suffix = text.substr(static_cast<std::size_t>(end - text.data()));
+  const auto* multiple =
+      std::find_if(std::begin(kMultiples), std::end(kMultiples), [&](const Unit& u) { return u.suffix == suffix; });
+  if (code != std::errc() || multiple == std::end(kMultiples) || (!suffix.empty() && !spec.multiples)) {
     return Reject(spec, Quoted(text) + " is not a whole number", where);
+  }
+  if (__builtin_mul_overflow(number, multiple->bytes, &number)) {
+    return Reject(spec, Quoted(text) + " is out of range", where);
   }
   return Value(number);
 }

@@ -70,8 +70,8 @@ struct ForeignVariable {
 struct Spec {
   std::string_view name;  // kebab-case, unique
   Type type;
-  std::string_view section;   // heading in help; table of the configuration file
-  std::string_view commands;  // sub-commands that take it, separated by spaces; "*": all
+  std::string_view section = {};   // heading in help; table of the configuration file
+  std::string_view commands = {};  // sub-commands that take it, separated by spaces; "*": all
   std::string_view value_name = {};
   std::string_view initial = {};  // default, as it would be written; empty: none (bool: false)
   std::string_view help = {};
@@ -81,6 +81,10 @@ struct Spec {
   std::string_view aliases = {};  // further flag names, separated by spaces
   Scope scope = Scope::kAll;
   ForeignVariable foreign = {};
+  bool multiples = false;  // of kInt: 4k is 4,000 and 4K 4,096, as in vLLM's flags
+  // Not empty, of kList: bare arguments right behind the value are values too, where the command's own argument or this
+  // option has been given before, so that they can be nothing else.
+  std::string_view many_after = {};
   // Not empty: this version knows the option but has only its default; the text says what happens instead. Asked for on
   // the command line that is an error, from elsewhere a warning.
   std::string_view unavailable = {};
@@ -118,9 +122,9 @@ struct CommandLine {
   bool help = false;  // --help or -h
 };
 
-// --name VALUE, --name=VALUE, --flag, --no-flag; `--` ends the flags and `-` is a positional. A value that starts with
-// two dashes must be joined with `=`. Errors: unknown flags (with the nearest known one), flags of other commands,
-// missing values.
+// --name VALUE, --name=VALUE, --flag, --no-flag, and other engines' -tp; `--` ends the flags and `-` is a positional. A
+// value that starts with two dashes must be joined with `=`. Errors: unknown flags (with the nearest known one), flags
+// of other commands, missing values.
 [[nodiscard]] Result<CommandLine> ParseCommandLine(Table table, std::string_view command,
                                                    std::span<const std::string> arguments);
 

@@ -37,14 +37,19 @@ tl::unexpected<Error> UnknownFlag(Table table, std::string_view command, std::st
 
 // What the table does not take from this command but another engine would.
 const ForeignFlag* ForeignOf(Table table, std::string_view command, std::string_view argument) {
-  if (!argument.starts_with("--")) return nullptr;
-  const std::string_view name = argument.substr(2, std::min(argument.find('='), argument.size()) - 2);
+  // vLLM has -tp, -dp, -pp, -ep and -q beside the long spellings.
+  constexpr std::size_t kShort = 2;
+  const std::size_t dashes = argument.starts_with("--") ? 2 : 1;
+  if (!argument.starts_with('-')) return nullptr;
+  const std::string_view name = argument.substr(dashes, std::min(argument.find('='), argument.size()) - dashes);
+  if (dashes == 1 && name.size() > kShort) return nullptr;
   const Spec* spec = Find(table, name);
   return spec != nullptr && spec->TakenBy(command) ? nullptr : FindForeign(command, name);
 }
 
 // A flag that another engine has: nothing when it is harmless, else an error with what to do instead.
 Status PassForeign(const ForeignFlag& flag, std::span<const std::string> arguments, std::size_t& index) {
+  const std::size_t first = index;
   const std::string_view argument = arguments[index];
   const std::size_t equals = argument.find('=');
   std::string_view value = equals == std::string_view::npos ? std::string_view() : argument.substr(equals + 1);
@@ -53,7 +58,7 @@ Status PassForeign(const ForeignFlag& flag, std::span<const std::string> argumen
   const std::vector<std::string_view> harmless = internal::Words(flag.harmless);
   if (flag.harmless == "*" || std::find(harmless.begin(), harmless.end(), value) != harmless.end()) return {};
   return Err(ErrorCode::kUnsupported, fmt::format("not an option of Galley: {}", flag.advice),
-             fmt::format("--{}", flag.name));
+             std::string(arguments[first].substr(0, arguments[first].find('='))));
 }
 
 // One `--name…` argument; takes its value from the next one where needed and moves `index` on.
@@ -90,6 +95,18 @@ Result<CommandLine::Flag> ParseFlag(Table table, std::string_view command, std::
                spelling);
   }
   return CommandLine::Flag{spec, spelling, arguments[++index]};
+}
+
+// Takes the bare arguments behind the value of `line`'s last flag, where they can be nothing but more values.
+void TakeMore(std::span<const std::string> arguments, std::size_t& index, CommandLine& line) {
+  const CommandLine::Flag flag = line.flags.back();
+  const std::string_view after = flag.spec->many_after;
+  const bool other_known =
+      !line.positionals.empty() || std::any_of(line.flags.begin(), line.flags.end(),
+                                               [&](const CommandLine::Flag& f) { return f.spec->name == after; });
+  if (after.empty() || !other_known) return;
+  while (index + 1 < arguments.size() && !arguments[index + 1].starts_with('-'))
+    line.flags.push_back({flag.spec, flag.spelling, arguments[++index]});
 }
 
 // The value of a foreign variable in our terms.
@@ -222,6 +239,7 @@ Result<CommandLine> ParseCommandLine(Table table, std::string_view command, std:
     } else if (argument.starts_with("--")) {
       ASSIGN_OR_RETURN(CommandLine::Flag flag, ParseFlag(table, command, arguments, i));
       line.flags.push_back(std::move(flag));
+      TakeMore(arguments, i, line);
     } else if (argument.size() > 1 && argument[0] == '-') {
       return Err(ErrorCode::kInvalidArgument,
                  fmt::format("unknown option; `galley {} --help` lists the options, and `--` goes before text that "

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
+#include <optional>
 
 #include "galley/io/file.h"
 #include "galley/io/json.h"
@@ -16,9 +16,11 @@ namespace galley::engine {
 namespace {
 
 constexpr int kBins = 15;
-constexpr double kLow = 0.1, kHigh = 10;
-constexpr int kGrid = 81;  // temperatures tried, 40 a decade
+constexpr double kTemperatureLow = 0.1, kTemperatureHigh = 10, kShiftMax = 10;
+constexpr int kStepsMax = 50;  // of Newton's method; a fit takes about six
+constexpr double kPull = 1;    // towards temperature 1 and shift 0, as strong as a few rounds
 constexpr std::size_t kFileBytesMax = 64 << 10;
+constexpr int kFileVersion = 2;  // 1 had temperatures only
 
 std::size_t Places(std::span<const DraftRound> rounds) {
   std::size_t places = 0;
@@ -30,11 +32,67 @@ double Sigmoid(double x) {
   return 1 / (1 + std::exp(-x));
 }
 
+std::optional<double> Number(const io::Json& json) {
+  if (json.floating() != nullptr) return *json.floating();
+  if (json.integer() != nullptr) return static_cast<double>(*json.integer());
+  return std::nullopt;
+}
+
+// log-odds = slope · confidence + shift.
+struct Line {
+  double slope = 1, shift = 0;
+};
+
+// One step of Newton's method towards the likeliest line; true when it is reached. Because of the pull the function is
+// strictly concave, so the step exists.
+bool Improve(std::span<const DraftRound> rounds, std::size_t place, bool fixed_slope, Line& line) {
+  double by_slope = kPull * (1 - line.slope), by_shift = -kPull * line.shift;
+  double slope2 = kPull, both = 0, shift2 = kPull;
+  for (const DraftRound& round : rounds) {
+    if (round.confidences.size() <= place || round.accepted < static_cast<int>(place)) continue;
+    const auto x = static_cast<double>(round.confidences[place]);
+    const double chance = Sigmoid(line.slope * x + line.shift), weight = chance * (1 - chance);
+    const double miss = (round.accepted > static_cast<int>(place) ? 1 : 0) - chance;
+    by_slope += miss * x;
+    by_shift += miss;
+    slope2 += weight * x * x;
+    both += weight * x;
+    shift2 += weight;
+  }
+  Line step;
+  if (fixed_slope) {
+    step = {.slope = 0, .shift = by_shift / shift2};
+  } else {
+    const double determinant = slope2 * shift2 - both * both;
+    step = {.slope = (by_slope * shift2 - by_shift * both) / determinant,
+            .shift = (by_shift * slope2 - by_slope * both) / determinant};
+  }
+  // Far from the optimum a full step may overshoot.
+  const double length = std::max(std::abs(step.slope), std::abs(step.shift));
+  const double scale = length > 2 ? 2 / length : 1;
+  line.slope += scale * step.slope;
+  line.shift += scale * step.shift;
+  return length < 1e-9;
+}
+
+PlaceCalibration Fit(std::span<const DraftRound> rounds, std::size_t place) {
+  Line line;
+  for (int i = 0; i < kStepsMax && !Improve(rounds, place, /*fixed_slope=*/false, line); ++i) {
+  }
+  const double slope = std::clamp(line.slope, 1 / kTemperatureHigh, 1 / kTemperatureLow);
+  if (slope != line.slope) {
+    line.slope = slope;
+    for (int i = 0; i < kStepsMax && !Improve(rounds, place, /*fixed_slope=*/true, line); ++i) {
+    }
+  }
+  return {.temperature = 1 / slope, .shift = std::clamp(line.shift, -kShiftMax, kShiftMax)};
+}
+
 }  // namespace
 
 double Calibration::Chance(float confidence, std::size_t place) const {
-  const double temperature = place < temperatures.size() ? temperatures[place] : 1;
-  return Sigmoid(static_cast<double>(confidence) / temperature);
+  const PlaceCalibration own = place < places.size() ? places[place] : PlaceCalibration{};
+  return Sigmoid(static_cast<double>(confidence) / own.temperature + own.shift);
 }
 
 double CalibrationError(std::span<const DraftRound> rounds, const Calibration& calibration, std::size_t place) {
@@ -66,25 +124,17 @@ double CalibrationError(std::span<const DraftRound> rounds, const Calibration& c
 
 Calibration FitCalibration(std::span<const DraftRound> rounds) {
   Calibration calibration;
-  for (std::size_t place = 0; place < Places(rounds); ++place) {
-    calibration.temperatures.push_back(1);
-    double best = 1, least = std::numeric_limits<double>::infinity();
-    for (int i = 0; i < kGrid; ++i) {
-      calibration.temperatures.back() = kLow * std::pow(kHigh / kLow, static_cast<double>(i) / (kGrid - 1));
-      const double error = CalibrationError(rounds, calibration, place);
-      if (error >= least) continue;
-      least = error;
-      best = calibration.temperatures.back();
-    }
-    calibration.temperatures.back() = best;
-  }
+  const std::size_t places = Places(rounds);
+  for (std::size_t place = 0; place < places; ++place) calibration.places.push_back(Fit(rounds, place));
   return calibration;
 }
 
 std::string ToJson(const Calibration& calibration) {
   io::JsonWriter json;
-  json.BeginObject().Key("version").Int(1).Key("confidence_temperatures").BeginArray();
-  for (const double temperature : calibration.temperatures) json.Double(temperature);
+  json.BeginObject().Key("version").Int(kFileVersion).Key("confidences").BeginArray();
+  for (const PlaceCalibration& place : calibration.places) {
+    json.BeginObject().Key("temperature").Double(place.temperature).Key("shift").Double(place.shift).EndObject();
+  }
   return json.EndArray().EndObject().Take();
 }
 
@@ -94,21 +144,32 @@ Result<Calibration> ParseCalibration(std::string_view text, std::string_view whe
     return Err(ErrorCode::kCorrupt, std::string(what) + "; make it again with `galley calibrate`", std::string(where));
   };
   const io::Json* version = json.Find("version");
-  const io::Json* list = json.Find("confidence_temperatures");
-  if (version == nullptr || version->integer() == nullptr || *version->integer() != 1) {
-    return corrupt("version must be 1");
+  const io::Json* list = json.Find("confidences");
+  if (version == nullptr || version->integer() == nullptr || *version->integer() != kFileVersion) {
+    return corrupt(fmt::format("version must be {}", kFileVersion));
   }
-  if (list == nullptr || list->array() == nullptr) return corrupt("confidence_temperatures must be an array");
+  if (list == nullptr || list->array() == nullptr) return corrupt("confidences must be an array");
+  struct Member {
+    std::string_view name;
+    double low, high;
+    double PlaceCalibration::*field;
+  };
+  constexpr Member kMembers[] = {{"temperature", kTemperatureLow, kTemperatureHigh, &PlaceCalibration::temperature},
+                                 {"shift", -kShiftMax, kShiftMax, &PlaceCalibration::shift}};
   Calibration calibration;
-  for (const io::Json& value : *list->array()) {
-    const double temperature = value.floating() != nullptr  ? *value.floating()
-                               : value.integer() != nullptr ? static_cast<double>(*value.integer())
-                                                            : 0;
-    if (!(temperature >= kLow && temperature <= kHigh)) {
-      return corrupt(
-          fmt::format("confidence_temperatures: {} must be a number from {} to {}", value.Show(), kLow, kHigh));
+  for (const io::Json& entry : *list->array()) {
+    PlaceCalibration place;
+    for (const Member& member : kMembers) {
+      const io::Json* value = entry.Find(member.name);
+      const std::optional<double> number = value == nullptr ? std::nullopt : Number(*value);
+      if (!number || !(*number >= member.low && *number <= member.high)) {
+        return corrupt(fmt::format("confidences: {} of place {} is {}; it must be a number from {} to {}", member.name,
+                                   calibration.places.size() + 1, value == nullptr ? "missing" : value->Show(),
+                                   member.low, member.high));
+      }
+      place.*member.field = *number;
     }
-    calibration.temperatures.push_back(temperature);
+    calibration.places.push_back(place);
   }
   return calibration;
 }

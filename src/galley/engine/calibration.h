@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calibrated confidences of drafts: sequential temperature scaling. A drafter's confidence is the logit of the chance
-// that a draft is accepted if those before it are; dividing it by a temperature of its place makes the running product
-// of chances, the survival, agree with what is accepted. Pure but for reading the file beside the model.
+// Calibrated confidences of drafts. A drafter's confidence is the logit of the chance that a draft is accepted if those
+// before it are; a temperature and a shift of its place make the running product of chances, the survival, agree with
+// what is accepted. The temperature alone is not enough: heads learn the overlap of two distributions, and drafts that
+// share the request's noise are accepted somewhat less often than that. Pure but for reading the file beside the model.
 #pragma once
 
 #include <filesystem>
@@ -20,8 +21,15 @@ struct DraftRound {
   int accepted = 0;
 };
 
+struct PlaceCalibration {
+  double temperature = 1;  // 0.1 … 10
+  double shift = 0;        // -10 … 10, of the logit
+
+  friend bool operator==(const PlaceCalibration&, const PlaceCalibration&) = default;
+};
+
 struct Calibration {
-  std::vector<double> temperatures;  // by place; places without one have 1
+  std::vector<PlaceCalibration> places;  // those beyond are taken as they are
 
   // Chance that the draft at `place` is accepted if those before it are.
   [[nodiscard]] double Chance(float confidence, std::size_t place) const;
@@ -34,8 +42,8 @@ struct Calibration {
 // The mean over the places of the longest round.
 [[nodiscard]] double CalibrationError(std::span<const DraftRound> rounds, const Calibration& calibration);
 
-// Places from the first on, each with the temperature of 0.1 … 10 that makes the error of its survivals least, given
-// the temperatures before it.
+// Place after place the temperature and shift under which what was accepted is likeliest, over the rounds whose earlier
+// drafts were accepted: logistic regression, with a slight pull towards 1 and 0 that decides where rounds are few.
 [[nodiscard]] Calibration FitCalibration(std::span<const DraftRound> rounds);
 
 // The file beside a model.
@@ -43,7 +51,7 @@ inline constexpr std::string_view kCalibrationFile = "galley-speculation.json";
 [[nodiscard]] std::string ToJson(const Calibration& calibration);
 // Errors: kCorrupt naming file, value and limit.
 [[nodiscard]] Result<Calibration> ParseCalibration(std::string_view json, std::string_view where);
-// Without the file: temperatures of 1. Errors: kIo; those of ParseCalibration.
+// Without the file: confidences as they are. Errors: kIo; those of ParseCalibration.
 [[nodiscard]] Result<Calibration> LoadCalibration(const std::filesystem::path& model_dir);
 
 }  // namespace galley::engine

@@ -22,16 +22,16 @@ struct MeasureRow {
 };
 
 // First match wins; what is in no row is a float tensor measured as a whole.
-constexpr std::array kMeasures = {
-    MeasureRow{"greedy.ids", Measure::kGreedy}, MeasureRow{"greedy.second", Measure::kDifferent},
-    MeasureRow{"topk", Measure::kSetOverlap},   MeasureRow{"router_idx", Measure::kDifferentSets},
-    MeasureRow{"ids", Measure::kDifferent},     MeasureRow{"rows", Measure::kDifferent},  // engram_rows too
-    MeasureRow{"groups", Measure::kDifferent},  MeasureRow{"tail_start", Measure::kDifferent},
-    MeasureRow{"pos", Measure::kDifferent},     MeasureRow{"token", Measure::kDifferent},
-    MeasureRow{"tokens", Measure::kDifferent},  MeasureRow{"types", Measure::kDifferent},
-    MeasureRow{"grid", Measure::kDifferent},    MeasureRow{"pre", Measure::kAbsolute},
-    MeasureRow{"pre_all", Measure::kAbsolute},  MeasureRow{"router_w", Measure::kAbsolute},
-    MeasureRow{"margin", Measure::kAbsolute},   MeasureRow{"index_w", Measure::kAbsolute},
+constexpr MeasureRow kMeasures[] = {
+    {"greedy.ids", Measure::kGreedy}, {"greedy.second", Measure::kDifferent},
+    {"topk", Measure::kSetOverlap},   {"router_idx", Measure::kDifferentSets},
+    {"ids", Measure::kDifferent},     {"rows", Measure::kDifferent},  // engram_rows too
+    {"groups", Measure::kDifferent},  {"tail_start", Measure::kDifferent},
+    {"pos", Measure::kDifferent},     {"token", Measure::kDifferent},
+    {"tokens", Measure::kDifferent},  {"types", Measure::kDifferent},
+    {"grid", Measure::kDifferent},    {"pre", Measure::kAbsolute},
+    {"pre_all", Measure::kAbsolute},  {"router_w", Measure::kAbsolute},
+    {"margin", Measure::kAbsolute},   {"index_w", Measure::kAbsolute},
 };
 
 using Rows = std::vector<std::vector<double>>;

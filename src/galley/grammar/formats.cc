@@ -129,23 +129,44 @@ Text Pointer() {
 // Patterns of the common core of ECMA-262, with groups nested up to `depth`: what the regular language can hold.
 Text RegexSyntax(int depth) {
   const Text escape =
-      "\\\\(?:[dDsSwWfnrtv^$\\\\.*+?()\\[\\]{}|/]|x[0-9A-Fa-f]{2}|u(?:[0-9A-CE-Fa-ce-f][0-9A-Fa-f]{3}|"
+      "\\\\(?:[dDsSwWfnrtv^$\\\\.*+?()\\[\\]{}|/]|c[A-Za-z]|x[0-9A-Fa-f]{2}|u(?:[0-9A-CE-Fa-ce-f][0-9A-Fa-f]{3}|"
       "[Dd][0-7][0-9A-Fa-f]{2}))";
   const Text member = "(?:[^\\]\\[\\\\\\-]|" + escape + ")";
   const Text ranges = "(?:a-z|A-Z|0-9|a-f|A-F)";
   const Text set = "\\[\\^?(?:" + ranges + "|" + member + ")*-?\\]";
-  Text atom = "(?:[^\\\\^$.*+?()\\[\\]{}|\\n\\r\\u2028\\u2029]|\\.|" + escape + "|" + set + ")";
+  Text atom = "(?:[^\\\\^$.*+?()\\[\\]{}|\\n\\r\\u2028\\u2029]|\\.|\\\\k<[A-Za-z]>|" + escape + "|" + set + ")";
+  const Text name = "[A-Za-z_$][A-Za-z0-9_$]*";
   const Text quantifier =
       "(?:[*+?]\\?"
       "?|\\{(?:[0-9]|[1-9][0-9]{0,3})(?:,|)\\}\\?"
       "?)?";
-  const auto alternatives = [&](const Text& one) {
-    const Text term = "(?:" + one + quantifier + "|[\\^$]|\\\\[bB])";
+  // Behind a look-around no quantifier may stand.
+  const auto alternatives = [&](const Text& one, const Text& look_around) {
+    const Text term = "(?:" + one + quantifier + "|[\\^$]|\\\\[bB]" + look_around + ")";
     return term + "*(?:\\|" + term + "*)*";
   };
-  Text body = alternatives(atom);
-  for (int i = 0; i < depth; ++i) body = alternatives("(?:" + atom + "|\\((?:\\?:)?" + body + "\\))");
+  Text body = alternatives(atom, "");
+  for (int i = 0; i < depth; ++i) {
+    body =
+        alternatives("(?:" + atom + "|\\((?:\\?:|\\?<" + name + ">)?" + body + "\\))", "|\\(\\?<?[=!]" + body + "\\)");
+  }
   return body;
+}
+
+// A name is given to one group only, and a reference to a name needs its group. Remembering names is not regular, so
+// there is one named group at most, and references stand behind the beginning of one with a name of one letter.
+FormatPatterns RegexFormat() {
+  const Text other = "(?:[^\\\\]|\\\\[^k])*";
+  Text groups;
+  for (const char base : {'A', 'a'}) {
+    for (char letter = base; letter < base + 26; ++letter) {
+      groups += fmt::format("{0}{1}>(?:[^\\\\]|\\\\[^k]|\\\\k<{1}>)*", groups.empty() ? "" : "|", letter);
+    }
+  }
+  FormatPatterns out;
+  out.must = {"^(?:" + RegexSyntax(3) + ")$", "^" + other + "(?:\\(\\?<(?:" + groups + "))?$"};
+  out.must_not = {"\\(\\?<[A-Za-z_$][\\s\\S]*\\(\\?<[A-Za-z_$]"};
+  return out;
 }
 
 Text Whole(const Text& body) {
@@ -194,7 +215,7 @@ constexpr std::array kRows = {
     Row{"uri-template", [] { return Simple(UriTemplate()); }},
     Row{"json-pointer", [] { return Simple(Pointer()); }},
     Row{"relative-json-pointer", [] { return Simple("(?:0|[1-9][0-9]*)(?:#|" + Pointer() + ")"); }},
-    Row{"regex", [] { return Simple(RegexSyntax(3)); }},
+    Row{"regex", [] { return RegexFormat(); }},
 };
 
 }  // namespace

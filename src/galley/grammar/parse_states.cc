@@ -144,12 +144,16 @@ ParseStates::Id ParseStates::Intern(std::vector<Item> kernel, bool guessed) {
   }
   bytes_ += 320 + (2 * state.kernel.size() + state.lexemes.size() + state.tokens.size()) * sizeof(Item) +
             state.waiting.size() * (sizeof(Item) + 4);
+  if (bytes_ > program_.limits().matcher_bytes_max + kCallBytesMax) overflow_ = Overflow::kBytes;
   return id;
 }
 
 void ParseStates::Push(const Item& item) {
   constexpr std::size_t kFew = 48;  // searched one by one
-  if (pushed_.size() >= program_.limits().state_items_max) return program_.SetOverflowed();
+  if (pushed_.size() >= program_.limits().state_items_max) {
+    overflow_ = Overflow::kPlaces;
+    return;
+  }
   if (pushed_.size() < kFew) {
     if (std::find(pushed_.begin(), pushed_.end(), item) != pushed_.end()) return;
   } else {
@@ -173,6 +177,8 @@ void ParseStates::Close(Id id) {
     Expand(state, id, item);
   }
   std::sort(state.lexemes.begin(), state.lexemes.end());
+  // An item is hashed, compared and sorted a few times.
+  program_.limits().meter->Step(4 * pushed_.size());
 }
 
 void ParseStates::AddLexeme(State& state, const Item& item) {
@@ -317,7 +323,7 @@ std::vector<array_rules::Step> ParseStates::ElementsOf(const Item& item) {
   const std::uint32_t array = program_.node(item.node).arg;
   array_rules::ClosableStates& closable = closable_[array];
   std::vector<array_rules::Step> out = array_rules::Next(program_.array(array), *payloads_[item.payload], closable);
-  if (closable.overflowed) program_.SetOverflowed();
+  if (closable.overflowed) overflow_ = Overflow::kCounts;
   return out;
 }
 
@@ -347,6 +353,7 @@ ParseStates::Id ParseStates::Step(Id from, std::uint8_t byte) {
   if (const Id known = moves_.Find(key); known != FlatMap::kMissing) return known;
   std::vector<Item> kernel;
   guess_event_ = false;
+  program_.limits().meter->Step(states_[from].lexemes.size());
   for (const Item& item : states_[from].lexemes) {
     const Node& node = program_.node(item.node);
     const std::uint32_t index =

@@ -20,13 +20,11 @@ struct DTypeBits {
   std::string_view name;
   int bits;
 };
-constexpr std::array kDTypes = {
-    DTypeBits{"F32", 32},    DTypeBits{"BF16", 16},       DTypeBits{"F8_E4M3", 8}, DTypeBits{"F8_E8M0", 8},
-    DTypeBits{"I8", 8},      DTypeBits{"U8", 8},          DTypeBits{"BOOL", 8},    DTypeBits{"F16", 16},
-    DTypeBits{"I16", 16},    DTypeBits{"U16", 16},        DTypeBits{"I32", 32},    DTypeBits{"U32", 32},
-    DTypeBits{"I64", 64},    DTypeBits{"U64", 64},        DTypeBits{"F64", 64},    DTypeBits{"C64", 64},
-    DTypeBits{"F8_E5M2", 8}, DTypeBits{"F8_E4M3FNUZ", 8}, DTypeBits{"F4", 4},      DTypeBits{"F8_E5M2FNUZ", 8},
-    DTypeBits{"F6_E2M3", 6}, DTypeBits{"F6_E3M2", 6},
+constexpr DTypeBits kDTypes[] = {
+    {"F32", 32}, {"BF16", 16},       {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"I8", 8},      {"U8", 8},
+    {"BOOL", 8}, {"F16", 16},        {"I16", 16},    {"U16", 16},    {"I32", 32},    {"U32", 32},
+    {"I64", 64}, {"U64", 64},        {"F64", 64},    {"C64", 64},    {"F8_E5M2", 8}, {"F8_E4M3FNUZ", 8},
+    {"F4", 4},   {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6},
 };
 
 constexpr std::size_t kPrefix = 8;  // bytes of the header's length

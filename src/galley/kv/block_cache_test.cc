@@ -8,27 +8,10 @@
 #include <random>
 
 #include "galley/kv/slot_pool.h"
+#include "galley/kv/test_keys.h"
 
 namespace galley::kv {
 namespace {
-
-BlockKey Root(std::string_view salt = "") {
-  return RootKey({.model = "m",
-                  .weights_digest = "",
-                  .tokenizer_digest = "",
-                  .layout = "",
-                  .dtype = "",
-                  .numeric_class = "",
-                  .shard = "",
-                  .salt = salt});
-}
-
-// Tokens of a prompt: `shared` equal ones, then some that only this `id` has.
-std::vector<TokenId> Prompt(int length, int shared, int id) {
-  std::vector<TokenId> tokens(length);
-  for (int i = 0; i < length; ++i) tokens[i] = i < shared ? i : 100'000 * (id + 1) + i;
-  return tokens;
-}
 
 // Computes `tokens` as a sequence would: takes what is cached, allocates the rest, publishes every full block.
 // Returns the table, or an empty one when the cache is too small.
@@ -49,18 +32,18 @@ std::vector<BlockRef> Compute(BlockCache& cache, const KeyChain& chain, std::spa
 }
 
 void RunAndRelease(BlockCache& cache, std::span<const TokenId> tokens, std::string_view salt = "") {
-  std::vector<BlockRef> table = Compute(cache, MakeKeyChain(Root(salt), tokens), tokens);
+  std::vector<BlockRef> table = Compute(cache, MakeKeyChain(TestRoot(salt), tokens), tokens);
   ReleaseTail(table);
 }
 
 int Hits(const BlockCache& cache, std::span<const TokenId> tokens, std::string_view salt = "") {
-  return cache.Probe(MakeKeyChain(Root(salt), tokens), tokens);
+  return cache.Probe(MakeKeyChain(TestRoot(salt), tokens), tokens);
 }
 
 TEST(BlockCache, BlocksMoveBetweenFreeActiveAndCached) {
   BlockCache cache(4);
-  const std::vector<TokenId> tokens = Prompt(300, 0, 0);  // two full blocks and a partial one
-  std::vector<BlockRef> table = Compute(cache, MakeKeyChain(Root(), tokens), tokens);
+  const std::vector<TokenId> tokens = TestPrompt(300, 0, 0);  // two full blocks and a partial one
+  std::vector<BlockRef> table = Compute(cache, MakeKeyChain(TestRoot(), tokens), tokens);
   EXPECT_EQ(cache.active(), 3);
   EXPECT_EQ(cache.free(), 1);
   ReleaseTail(table);
@@ -73,9 +56,9 @@ TEST(BlockCache, BlocksMoveBetweenFreeActiveAndCached) {
 
 TEST(BlockCache, SharedBlocksHaveOneHolderPerTable) {
   BlockCache cache(8);
-  const std::vector<TokenId> a = Prompt(384, 256, 0), b = Prompt(384, 256, 1);
-  std::vector<BlockRef> table_a = Compute(cache, MakeKeyChain(Root(), a), a);
-  std::vector<BlockRef> table_b = Compute(cache, MakeKeyChain(Root(), b), b);
+  const std::vector<TokenId> a = TestPrompt(384, 256, 0), b = TestPrompt(384, 256, 1);
+  std::vector<BlockRef> table_a = Compute(cache, MakeKeyChain(TestRoot(), a), a);
+  std::vector<BlockRef> table_b = Compute(cache, MakeKeyChain(TestRoot(), b), b);
   EXPECT_EQ(table_a[1].id(), table_b[1].id());
   EXPECT_NE(table_a[2].id(), table_b[2].id());
   EXPECT_EQ(cache.ref_count(table_a[0].id()), 2);
@@ -89,11 +72,11 @@ TEST(BlockCache, SharedBlocksHaveOneHolderPerTable) {
 // Prompts of every length around block borders hit exactly their whole blocks.
 TEST(BlockCache, K24_HitsAtTheGranularityOfOneBlock) {
   BlockCache cache(64);
-  const std::vector<TokenId> whole = Prompt(4097, 4097, 0);
+  const std::vector<TokenId> whole = TestPrompt(4097, 4097, 0);
   RunAndRelease(cache, whole);
   for (int length = 1; length <= 4097; length += length % 128 > 1 && length % 128 < 126 ? 31 : 1) {
     const std::span<const TokenId> prompt(whole.data(), static_cast<std::size_t>(length));
-    const KeyChain chain = MakeKeyChain(Root(), prompt);
+    const KeyChain chain = MakeKeyChain(TestRoot(), prompt);
     Hit hit = cache.Lookup(chain, prompt);
     EXPECT_EQ(static_cast<int>(hit.blocks.size()), length / 128) << length;
     EXPECT_EQ(hit.limit, length < 128 ? HitLimit::kShortPrompt : HitLimit::kNone) << length;
@@ -104,14 +87,14 @@ TEST(BlockCache, K24_HitsAtTheGranularityOfOneBlock) {
 // B shares 64 tokens with A: half a block is never used.
 TEST(BlockCache, K11_AHalfSharedBlockIsAMiss) {
   BlockCache cache(8);
-  RunAndRelease(cache, Prompt(256, 192, 0));
-  EXPECT_EQ(Hits(cache, Prompt(256, 192, 1)), 1);  // tokens 0..127; block 1 agrees only on 128..191
-  EXPECT_EQ(Hits(cache, Prompt(256, 64, 1)), 0);
+  RunAndRelease(cache, TestPrompt(256, 192, 0));
+  EXPECT_EQ(Hits(cache, TestPrompt(256, 192, 1)), 1);  // tokens 0..127; block 1 agrees only on 128..191
+  EXPECT_EQ(Hits(cache, TestPrompt(256, 64, 1)), 0);
 }
 
 TEST(BlockCache, K9_SameSaltHitsOtherSaltMisses) {
   BlockCache cache(8);
-  const std::vector<TokenId> tokens = Prompt(256, 256, 0);
+  const std::vector<TokenId> tokens = TestPrompt(256, 256, 0);
   RunAndRelease(cache, tokens, "tenant a");
   EXPECT_EQ(Hits(cache, tokens, "tenant a"), 2);
   EXPECT_EQ(Hits(cache, tokens, "tenant b"), 0);
@@ -121,8 +104,8 @@ TEST(BlockCache, K9_SameSaltHitsOtherSaltMisses) {
 // The same 256-bit key for other tokens, as after a collision of the hash: compared token by token, it is a miss.
 TEST(BlockCache, K28_AForcedCollisionIsAMiss) {
   BlockCache cache(8);
-  const std::vector<TokenId> a = Prompt(256, 0, 0), b = Prompt(256, 0, 1);
-  const KeyChain chain = MakeKeyChain(Root(), a);
+  const std::vector<TokenId> a = TestPrompt(256, 0, 0), b = TestPrompt(256, 0, 1);
+  const KeyChain chain = MakeKeyChain(TestRoot(), a);
   std::vector<BlockRef> table = Compute(cache, chain, a);
   EXPECT_EQ(cache.Probe(chain, b), 0);
   Hit hit = cache.Lookup(chain, b);
@@ -144,7 +127,7 @@ TEST(BlockCache, K28_AForcedCollisionIsAMiss) {
 
 TEST(BlockCache, EvictsLeastRecentlyUsedLeavesFirst) {
   BlockCache cache(6);
-  const std::vector<TokenId> old_prompt = Prompt(384, 0, 0), new_prompt = Prompt(384, 0, 1);
+  const std::vector<TokenId> old_prompt = TestPrompt(384, 0, 0), new_prompt = TestPrompt(384, 0, 1);
   RunAndRelease(cache, old_prompt);
   RunAndRelease(cache, new_prompt);
   EXPECT_EQ(cache.available(), 6);
@@ -155,7 +138,7 @@ TEST(BlockCache, EvictsLeastRecentlyUsedLeavesFirst) {
   ASSERT_TRUE(cache.Allocate(2, table));
   EXPECT_EQ(Hits(cache, old_prompt), 0);
   EXPECT_EQ(Hits(cache, new_prompt), 2);
-  Hit hit = cache.Lookup(MakeKeyChain(Root(), old_prompt), old_prompt);
+  Hit hit = cache.Lookup(MakeKeyChain(TestRoot(), old_prompt), old_prompt);
   EXPECT_EQ(hit.limit, HitLimit::kEvicted);
   ReleaseTail(table);
   cache.CheckInvariants();
@@ -164,22 +147,22 @@ TEST(BlockCache, EvictsLeastRecentlyUsedLeavesFirst) {
 // A hit renews a prefix; only the branch that nobody came back to is evicted.
 TEST(BlockCache, AHitRenewsThePrefix) {
   BlockCache cache(6);
-  RunAndRelease(cache, Prompt(256, 128, 0));  // shared head, tail 0
-  RunAndRelease(cache, Prompt(256, 128, 1));  // same head, tail 1
-  RunAndRelease(cache, Prompt(256, 128, 0));  // comes back
+  RunAndRelease(cache, TestPrompt(256, 128, 0));  // shared head, tail 0
+  RunAndRelease(cache, TestPrompt(256, 128, 1));  // same head, tail 1
+  RunAndRelease(cache, TestPrompt(256, 128, 0));  // comes back
   EXPECT_EQ(cache.cached(), 3);
   std::vector<BlockRef> table;
   ASSERT_TRUE(cache.Allocate(4, table));  // three free ones and one eviction
-  EXPECT_EQ(Hits(cache, Prompt(256, 128, 0)), 2);
-  EXPECT_EQ(Hits(cache, Prompt(256, 128, 1)), 1);
+  EXPECT_EQ(Hits(cache, TestPrompt(256, 128, 0)), 2);
+  EXPECT_EQ(Hits(cache, TestPrompt(256, 128, 1)), 1);
   ReleaseTail(table);
 }
 
 TEST(BlockCache, ShortAndUnknownPromptsSayWhy) {
   BlockCache cache(4);
-  const std::vector<TokenId> brief = Prompt(127, 0, 0), unknown = Prompt(128, 0, 0);
-  EXPECT_EQ(cache.Lookup(MakeKeyChain(Root(), brief), brief).limit, HitLimit::kShortPrompt);
-  EXPECT_EQ(cache.Lookup(MakeKeyChain(Root(), unknown), unknown).limit, HitLimit::kNeverSeen);
+  const std::vector<TokenId> brief = TestPrompt(127, 0, 0), unknown = TestPrompt(128, 0, 0);
+  EXPECT_EQ(cache.Lookup(MakeKeyChain(TestRoot(), brief), brief).limit, HitLimit::kShortPrompt);
+  EXPECT_EQ(cache.Lookup(MakeKeyChain(TestRoot(), unknown), unknown).limit, HitLimit::kNeverSeen);
   EXPECT_EQ(Label(HitLimit::kShareTimeout), "share_timeout");
 }
 
@@ -192,10 +175,10 @@ TEST(BlockCache, K12_WhatIsListedAfterEvictionsIsThere) {
   BlockCache cache(20);
   int evicted = 0;
   for (int round = 0; round < 500; ++round) {
-    RunAndRelease(cache, Prompt(1 + static_cast<int>(random() % 1000), 256, static_cast<int>(random() % 6)));
+    RunAndRelease(cache, TestPrompt(1 + static_cast<int>(random() % 1000), 256, static_cast<int>(random() % 6)));
     for (int id = 0; id < 6; ++id) {
-      const std::vector<TokenId> tokens = Prompt(1000, 256, id);
-      const KeyChain chain = MakeKeyChain(Root(), tokens);
+      const std::vector<TokenId> tokens = TestPrompt(1000, 256, id);
+      const KeyChain chain = MakeKeyChain(TestRoot(), tokens);
       const int listed = cache.Probe(chain, tokens);
       Hit hit = cache.Lookup(chain, tokens);
       ASSERT_EQ(static_cast<int>(hit.blocks.size()), listed);
@@ -216,7 +199,7 @@ TEST(BlockCache, K12_WhatIsListedAfterEvictionsIsThere) {
 TEST(BlockCache, K23_TwoLongRequestsInTurnBothStayCached) {
   constexpr int kBlocks = 8192;  // 1,048,576 tokens each
   BlockCache cache(2 * kBlocks);
-  const std::vector<TokenId> a = Prompt(kBlocks * 128, 0, 0), b = Prompt(kBlocks * 128, 0, 1);
+  const std::vector<TokenId> a = TestPrompt(kBlocks * 128, 0, 0), b = TestPrompt(kBlocks * 128, 0, 1);
   RunAndRelease(cache, a);
   RunAndRelease(cache, b);
   EXPECT_EQ(Hits(cache, a), kBlocks);
@@ -226,10 +209,10 @@ TEST(BlockCache, K23_TwoLongRequestsInTurnBothStayCached) {
 // A warm key stays a full hit while other prompts are written all the time, as long as there is room for both.
 TEST(BlockCache, K29_AWarmPrefixStaysAFullHitUnderWriteLoad) {
   BlockCache cache(40);
-  const std::vector<TokenId> warm = Prompt(8 * 128, 0, 0);
+  const std::vector<TokenId> warm = TestPrompt(8 * 128, 0, 0);
   RunAndRelease(cache, warm);
   for (int round = 1; round <= 500; ++round) {
-    RunAndRelease(cache, Prompt(16 * 128, 0, round));
+    RunAndRelease(cache, TestPrompt(16 * 128, 0, round));
     EXPECT_EQ(Hits(cache, warm), 8) << round;
     RunAndRelease(cache, warm);  // the reader that keeps it warm
   }
@@ -241,7 +224,7 @@ TEST(BlockCache, K22_EveryTurnOfALongSessionHitsThePreviousOne) {
   BlockCache cache(900);
   int previous = 0;
   for (int turn = 1; turn <= 50; ++turn) {
-    const std::vector<TokenId> tokens = Prompt(2200 * turn, 2200 * turn, 0);
+    const std::vector<TokenId> tokens = TestPrompt(2200 * turn, 2200 * turn, 0);
     EXPECT_GE(Hits(cache, tokens) * 128, previous - 127) << "turn " << turn;
     RunAndRelease(cache, tokens);
     previous = static_cast<int>(tokens.size());
@@ -262,10 +245,10 @@ TEST(BlockCache, AllocationIsAllOrNothing) {
 
 TEST(BlockCache, CountCachedIsWhatALookupTakesFromAvailable) {
   BlockCache cache(8);
-  const std::vector<TokenId> a = Prompt(512, 256, 0), b = Prompt(384, 256, 1);
+  const std::vector<TokenId> a = TestPrompt(512, 256, 0), b = TestPrompt(384, 256, 1);
   RunAndRelease(cache, a);
-  const KeyChain chain = MakeKeyChain(Root(), a);
-  std::vector<BlockRef> holder = Compute(cache, MakeKeyChain(Root(), b), b);  // holds the two shared blocks
+  const KeyChain chain = MakeKeyChain(TestRoot(), a);
+  std::vector<BlockRef> holder = Compute(cache, MakeKeyChain(TestRoot(), b), b);  // holds the two shared blocks
   const int hits = cache.Probe(chain, a);
   EXPECT_EQ(hits, 4);
   EXPECT_EQ(cache.CountCached(chain, hits), 2);
@@ -278,8 +261,8 @@ TEST(BlockCache, CountCachedIsWhatALookupTakesFromAvailable) {
 
 TEST(BlockCache, ProbeWithAHintAgreesWithAFullProbe) {
   BlockCache cache(16);
-  const std::vector<TokenId> tokens = Prompt(1024, 1024, 0);
-  const KeyChain chain = MakeKeyChain(Root(), tokens);
+  const std::vector<TokenId> tokens = TestPrompt(1024, 1024, 0);
+  const KeyChain chain = MakeKeyChain(TestRoot(), tokens);
   RunAndRelease(cache, std::span(tokens).first(512));
   EXPECT_EQ(cache.Probe(chain, tokens, 0), 4);
   EXPECT_EQ(cache.Probe(chain, tokens, 2), 4);
@@ -290,9 +273,9 @@ TEST(BlockCache, ProbeWithAHintAgreesWithAFullProbe) {
 
 TEST(BlockCache, ClearForgetsContentButNotHolders) {
   BlockCache cache(6);
-  const std::vector<TokenId> held = Prompt(256, 0, 0), gone = Prompt(256, 0, 1);
+  const std::vector<TokenId> held = TestPrompt(256, 0, 0), gone = TestPrompt(256, 0, 1);
   RunAndRelease(cache, gone);
-  std::vector<BlockRef> table = Compute(cache, MakeKeyChain(Root(), held), held);
+  std::vector<BlockRef> table = Compute(cache, MakeKeyChain(TestRoot(), held), held);
   cache.Clear();
   cache.CheckInvariants();
   EXPECT_EQ(Hits(cache, held), 0);
@@ -320,8 +303,8 @@ TEST(BlockCache, RandomOperationsKeepEveryInvariant) {
     } else if (below(200) == 0) {
       cache.Clear();
     } else {
-      const std::vector<TokenId> tokens = Prompt(1 + below(900), 128 * below(5), below(4));
-      const KeyChain chain = MakeKeyChain(Root(), tokens);
+      const std::vector<TokenId> tokens = TestPrompt(1 + below(900), 128 * below(5), below(4));
+      const KeyChain chain = MakeKeyChain(TestRoot(), tokens);
       const int hits = cache.Probe(chain, tokens);
       std::vector<BlockRef> table = Compute(cache, chain, tokens);
       if (table.empty()) continue;

@@ -5,6 +5,8 @@
 
 #include <numeric>
 
+#include "galley/kv/test_keys.h"
+
 namespace galley::kv {
 namespace {
 
@@ -16,15 +18,7 @@ struct Chat {
 Chat MakeChat(int length, TokenId first = 0, std::string_view salt = "") {
   Chat chat{.tokens = std::vector<TokenId>(length), .chain = {}};
   std::iota(chat.tokens.begin(), chat.tokens.end(), first);
-  const BlockKey root = RootKey({.model = "m",
-                                 .weights_digest = "",
-                                 .tokenizer_digest = "",
-                                 .layout = "",
-                                 .dtype = "",
-                                 .numeric_class = "",
-                                 .shard = "",
-                                 .salt = salt});
-  chat.chain = MakeKeyChain(root, chat.tokens);
+  chat.chain = MakeKeyChain(TestRoot(salt), chat.tokens);
   return chat;
 }
 

@@ -30,14 +30,22 @@ const std::filesystem::path kProbe = kSource / "tests/golden/v41_probe";
 constexpr std::string_view kShard3 = "model-00003-of-00004.safetensors";
 
 // Links to every file of nano, to be replaced one by one.
-void LinkNano(const io::TempDir& dir) {
-  std::filesystem::create_directory(dir / "inference");
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(kNano)) {
-    if (entry.is_regular_file()) {
-      std::filesystem::create_symlink(entry.path(), dir.path() / std::filesystem::relative(entry.path(), kNano));
+class NanoLinks : public io::TempDir {
+ public:
+  NanoLinks() {
+    std::filesystem::create_directory(*this / "inference");
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(kNano)) {
+      if (entry.is_regular_file()) {
+        std::filesystem::create_symlink(entry.path(), path() / std::filesystem::relative(entry.path(), kNano));
+      }
     }
   }
-}
+  void Remove(std::string_view name) const { std::filesystem::remove(*this / name); }
+  void Write(std::string_view name, std::string_view bytes) const {
+    Remove(name);
+    io::WriteBytes(*this / name, bytes);
+  }
+};
 
 std::string OpenError(const std::filesystem::path& dir, ErrorCode code) {
   const Result<Checkpoint> opened = Checkpoint::Open(dir);
@@ -93,10 +101,9 @@ TEST(Checkpoint, MovesKeepViews) {
 }
 
 TEST(Checkpoint, OneConfigOfEitherSpellingSuffices) {
-  const io::TempDir nested, flat, flat_at_root;
-  for (const io::TempDir* dir : {&nested, &flat, &flat_at_root}) LinkNano(*dir);
-  std::filesystem::remove(nested / "inference/config.json");
-  std::filesystem::remove(flat / "config.json");
+  const NanoLinks nested, flat, flat_at_root;
+  nested.Remove("inference/config.json");
+  flat.Remove("config.json");
   std::filesystem::rename(flat_at_root / "inference/config.json", flat_at_root / "config.json");
   EXPECT_EQ(Checkpoint::Open(nested.path())->config().max_seq_len, 8192);
   EXPECT_EQ(Checkpoint::Open(flat.path())->config().max_seq_len, 0);
@@ -133,50 +140,42 @@ TEST(CheckpointErrors, NoWeights) {
 }
 
 TEST(CheckpointErrors, AnotherArchitecture) {
-  const io::TempDir dir;
-  LinkNano(dir);
-  std::filesystem::remove(dir / "config.json");
-  io::WriteBytes(dir / "config.json",
-                 R"({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "hidden_size": 7168})");
+  const NanoLinks dir;
+  dir.Write("config.json",
+            R"({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "hidden_size": 7168})");
   EXPECT_THAT(OpenError(dir.path(), ErrorCode::kUnsupported),
               AllOf(StartsWith((dir / "config.json").string()), HasSubstr("deepseek_v3"), HasSubstr("DeepSeek-V4.1")));
 }
 
 TEST(CheckpointErrors, ConfigsThatDisagree) {
-  const io::TempDir dir;
-  LinkNano(dir);
+  const NanoLinks dir;
   const std::string changed = Replace(io::ReadBytes(kNano / "config.json"), "\"index_topk\": 64", "\"index_topk\": 60");
-  std::filesystem::remove(dir / "config.json");
-  io::WriteBytes(dir / "config.json", changed);
+  dir.Write("config.json", changed);
   EXPECT_EQ(OpenError(dir.path(), ErrorCode::kCorrupt),
             fmt::format("{}: text_config.index_topk is 60, but index_topk in {} is 64", (dir / "config.json").string(),
                         (dir / "inference/config.json").string()));
 }
 
 TEST(CheckpointErrors, MissingShard) {
-  const io::TempDir dir;
-  LinkNano(dir);
-  std::filesystem::remove(dir / kShard3);
+  const NanoLinks dir;
+  dir.Remove(kShard3);
   EXPECT_THAT(OpenError(dir.path(), ErrorCode::kNotFound),
               AllOf(StartsWith((dir / kShard3).string() + ": cannot open: No such file or directory; the index says"),
                     HasSubstr(" of 815 tensors"), Not(HasSubstr("\n"))));
 }
 
 TEST(CheckpointErrors, SeveralProblemsComeInOneMessage) {
-  const io::TempDir dir;
-  LinkNano(dir);
-  std::filesystem::remove(dir / kShard3);
-  std::filesystem::remove(dir / "model-00004-of-00004.safetensors");
-  io::WriteBytes(dir / "model-00004-of-00004.safetensors", "");
+  const NanoLinks dir;
+  dir.Remove(kShard3);
+  dir.Write("model-00004-of-00004.safetensors", "");
   EXPECT_THAT(OpenError(dir.path(), ErrorCode::kNotFound),
               AllOf(StartsWith(dir.path().string() + ": 2 problems\n  - "), HasSubstr("No such file"),
                     HasSubstr("00004.safetensors: 0 bytes long, too short")));
 }
 
 TEST(CheckpointErrors, UnreadableShard) {
-  const io::TempDir dir;
-  LinkNano(dir);
-  std::filesystem::remove(dir / kShard3);
+  const NanoLinks dir;
+  dir.Remove(kShard3);
   std::filesystem::copy_file(kNano / kShard3, dir / kShard3);
   std::filesystem::permissions(dir / kShard3, std::filesystem::perms::none);
   std::filesystem::permissions(dir.path(), std::filesystem::perms::all);
@@ -188,23 +187,23 @@ TEST(CheckpointErrors, UnreadableShard) {
 TEST(CheckpointErrors, SpecialFilesInPlaceOfFiles) {
   for (const std::string_view name :
        {"config.json", "inference/config.json", "model.safetensors.index.json", "model-00001-of-00004.safetensors"}) {
-    const io::TempDir dir;
-    LinkNano(dir);
-    std::filesystem::remove(dir / name);
-    ASSERT_EQ(::mkfifo((dir / name).c_str(), 0600), 0);
-    EXPECT_THAT(OpenError(dir.path(), ErrorCode::kIo), HasSubstr("is a pipe, not a regular file")) << name;
-    std::filesystem::remove(dir / name);
-    std::filesystem::create_directory(dir / name);
-    EXPECT_THAT(OpenError(dir.path(), ErrorCode::kIo), HasSubstr("is a directory, not a regular file")) << name;
-    std::filesystem::remove(dir / name);
-    std::filesystem::create_symlink(std::filesystem::path(name).filename(), dir / name);
-    EXPECT_THAT(OpenError(dir.path(), ErrorCode::kIo), HasSubstr("Too many levels of symbolic links")) << name;
-    std::filesystem::remove(dir / name);
-    std::filesystem::create_symlink("/dev/zero", dir / name);
-    EXPECT_THAT(OpenError(dir.path(), ErrorCode::kIo), HasSubstr("is a device, not a regular file")) << name;
-    std::filesystem::remove(dir / name);
-    std::filesystem::create_symlink("nowhere", dir / name);
-    EXPECT_THAT(OpenError(dir.path(), ErrorCode::kNotFound), HasSubstr("No such file or directory")) << name;
+    const NanoLinks dir;
+    const std::filesystem::path file = dir / name;
+    const auto expect = [&](std::string_view message, ErrorCode code = ErrorCode::kIo) {
+      EXPECT_THAT(OpenError(dir.path(), code), HasSubstr(std::string(message))) << name;
+      dir.Remove(name);
+    };
+    dir.Remove(name);
+    ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+    expect("is a pipe, not a regular file");
+    std::filesystem::create_directory(file);
+    expect("is a directory, not a regular file");
+    std::filesystem::create_symlink(file.filename(), file);
+    expect("Too many levels of symbolic links");
+    std::filesystem::create_symlink("/dev/zero", file);
+    expect("is a device, not a regular file");
+    std::filesystem::create_symlink("nowhere", file);
+    expect("No such file or directory", ErrorCode::kNotFound);
   }
 }
 

@@ -265,25 +265,25 @@ void CheckVision(const Config& c, Report& report) {
 }
 
 // Rules about Engram, drafts and vision read fields that are usable only when the part is there.
-constexpr std::array kRules = {
-    Rule{{"dim", "moe_inter_dim", "q_lora_rank", "o_lora_rank", "head_dim", "index_head_dim"}, CheckGroups},
-    Rule{{"n_heads", "o_groups", "rope_head_dim", "head_dim", "index_head_dim"}, CheckHeads},
-    Rule{{"n_activated_experts", "n_routed_experts", "n_layers"}, CheckExperts},
-    Rule{{"n_layers", "kv_source_layers", "index_source_layers"}, CheckLayerLists},
-    Rule{{"n_layers", "compress_ratios"}, CheckRatioCount},
-    Rule{{"n_layers", "compress_ratios", "kv_source_layers", "index_source_layers"}, CheckSharing},
-    Rule{{"compress_ratios", "kv_source_layers", "candidate_source_layer", "candidate_topk_blocks",
-          "candidate_block_size", "index_topk"},
-         CheckCandidates},
-    Rule{{"rope_head_dim", "compress_rope_theta", "original_seq_len", "beta_fast", "beta_slow"}, CheckRope},
-    Rule{{"vocab_size"}, CheckTokenIds},
-    Rule{{"n_layers", "vocab_size", "candidate_source_layer", "engram_layer_ids", "engram_num_embeddings",
-          "engram_max_ngram_size", "engram_vocab_size", "engram_n_heads", "engram_head_dim",
-          "engram_compressed_vocab_size"},
-         CheckEngram},
-    Rule{{"n_layers", "candidate_source_layer", "dspark_target_layer_ids"}, CheckDraft},
-    Rule{{"dspark_n_routed_experts", "dspark_n_activated_experts"}, CheckDraftExperts},
-    Rule{{"vision_dim", "vision_n_heads"}, CheckVision},
+constexpr Rule kRules[] = {
+    {{"dim", "moe_inter_dim", "q_lora_rank", "o_lora_rank", "head_dim", "index_head_dim"}, CheckGroups},
+    {{"n_heads", "o_groups", "rope_head_dim", "head_dim", "index_head_dim"}, CheckHeads},
+    {{"n_activated_experts", "n_routed_experts", "n_layers"}, CheckExperts},
+    {{"n_layers", "kv_source_layers", "index_source_layers"}, CheckLayerLists},
+    {{"n_layers", "compress_ratios"}, CheckRatioCount},
+    {{"n_layers", "compress_ratios", "kv_source_layers", "index_source_layers"}, CheckSharing},
+    {{"compress_ratios", "kv_source_layers", "candidate_source_layer", "candidate_topk_blocks", "candidate_block_size",
+      "index_topk"},
+     CheckCandidates},
+    {{"rope_head_dim", "compress_rope_theta", "original_seq_len", "beta_fast", "beta_slow"}, CheckRope},
+    {{"vocab_size"}, CheckTokenIds},
+    {{"n_layers", "vocab_size", "candidate_source_layer", "engram_layer_ids", "engram_num_embeddings",
+      "engram_max_ngram_size", "engram_vocab_size", "engram_n_heads", "engram_head_dim",
+      "engram_compressed_vocab_size"},
+     CheckEngram},
+    {{"n_layers", "candidate_source_layer", "dspark_target_layer_ids"}, CheckDraft},
+    {{"dspark_n_routed_experts", "dspark_n_activated_experts"}, CheckDraftExperts},
+    {{"vision_dim", "vision_n_heads"}, CheckVision},
 };
 
 bool IsUsable(std::string_view flat, const std::vector<bool>& usable) {

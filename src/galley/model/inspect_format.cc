@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 
 #include "galley/io/json_writer.h"
@@ -130,29 +129,29 @@ void WriteConfigJson(io::JsonWriter& json, const Config& c) {
     std::string_view name;
     std::int64_t value;
   };
-  const std::array entries = {Entry{"layers", c.n_layers},
-                              Entry{"decoder_start", c.decoder_start()},
-                              Entry{"hidden_size", c.dim},
-                              Entry{"residual_copies", c.hc_mult},
-                              Entry{"attention_heads", c.n_heads},
-                              Entry{"head_dim", c.head_dim},
-                              Entry{"rope_head_dim", c.rope_head_dim},
-                              Entry{"query_rank", c.q_lora_rank},
-                              Entry{"output_groups", c.o_groups},
-                              Entry{"output_rank", c.o_lora_rank},
-                              Entry{"window", c.window_size},
-                              Entry{"index_heads", c.index_n_heads},
-                              Entry{"index_head_dim", c.index_head_dim},
-                              Entry{"index_topk", c.index_topk},
-                              Entry{"routed_experts", c.n_routed_experts},
-                              Entry{"active_experts", c.n_activated_experts},
-                              Entry{"shared_experts", c.n_shared_experts},
-                              Entry{"expert_width", c.moe_inter_dim},
-                              Entry{"draft_stages", c.dspark.n_stages},
-                              Entry{"draft_block", c.dspark.block_size},
-                              Entry{"vision_layers", c.vision.n_layers},
-                              Entry{"vocabulary", c.vocab_size},
-                              Entry{"positions", c.max_seq_len}};
+  const Entry entries[] = {{"layers", c.n_layers},
+                           {"decoder_start", c.decoder_start()},
+                           {"hidden_size", c.dim},
+                           {"residual_copies", c.hc_mult},
+                           {"attention_heads", c.n_heads},
+                           {"head_dim", c.head_dim},
+                           {"rope_head_dim", c.rope_head_dim},
+                           {"query_rank", c.q_lora_rank},
+                           {"output_groups", c.o_groups},
+                           {"output_rank", c.o_lora_rank},
+                           {"window", c.window_size},
+                           {"index_heads", c.index_n_heads},
+                           {"index_head_dim", c.index_head_dim},
+                           {"index_topk", c.index_topk},
+                           {"routed_experts", c.n_routed_experts},
+                           {"active_experts", c.n_activated_experts},
+                           {"shared_experts", c.n_shared_experts},
+                           {"expert_width", c.moe_inter_dim},
+                           {"draft_stages", c.dspark.n_stages},
+                           {"draft_block", c.dspark.block_size},
+                           {"vision_layers", c.vision.n_layers},
+                           {"vocabulary", c.vocab_size},
+                           {"positions", c.max_seq_len}};
   json.BeginObject();
   for (const Entry& entry : entries) json.Key(entry.name).Int(entry.value);
   const auto list = [&](std::string_view name, const std::vector<int>& values) {
@@ -230,6 +229,7 @@ std::string ToText(const InspectReport& report) {
                   count == 0 ? std::string("complete") : fmt::format("{} problem{}", count, count == 1 ? "" : "s")));
   if (!report.config_files.empty()) text.Row("config", fmt::format("{}", fmt::join(report.config_files, ", ")));
   text.Row("files", fmt::format("{}, {}, {} tensors", report.files, Bytes(report.file_bytes), report.tensors));
+  if (!report.weights_digest.empty()) text.Row("digest", report.weights_digest);
   if (count > 0) {
     text.Heading("Problems");
     for (const Error& problem : report.problems) text.Line("  - " + problem.ToString());
@@ -264,6 +264,7 @@ std::string ToJson(const InspectReport& report) {
   strings("config_files", report.config_files);
   strings("unknown_fields", report.unknown_fields);
   json.Key("files").Int(report.files).Key("file_bytes").Int(report.file_bytes).Key("tensors").Int(report.tensors);
+  if (!report.weights_digest.empty()) json.Key("weights_digest").String(report.weights_digest);
   if (report.config) {
     json.Key("config");
     WriteConfigJson(json, *report.config);

@@ -106,7 +106,7 @@ void Connection::OnReadable() {
   for (int i = 0; i < kReadsInARow && WantsInput(); ++i) {
     const Socket::Transfer read = socket_.Read(shard_->read_buffer);
     if (read.outcome == Socket::Outcome::kWouldBlock) break;
-    if (read.outcome == Socket::Outcome::kEnded) return OnEnd();
+    if (read.outcome == Socket::Outcome::kEnded) return OnReadEnd();
     core_->counters.bytes_in += static_cast<std::int64_t>(read.bytes);
     OnBytes({shard_->read_buffer.data(), read.bytes});
   }
@@ -234,6 +234,7 @@ void Connection::Dispatch() {
     exchange_.chunked = chunked;
     exchange_.keep_alive = keep_alive;
     exchange_.events = false;
+    exchange_.half_closed = false;
     exchange_.extra = std::move(cors.headers);
   }
   if (cors.answer) {
@@ -279,7 +280,19 @@ void Connection::Reject(int status, std::string_view message) {
   Pump();
 }
 
-// The peer sends no more. A client that only closed its sending side before the answer came counts as gone too.
+// The peer sends no more. Who asked for something short may close its sending side at once and still read. But where
+// the handler wants to know of clients that go away, it counts as gone: those look the same.
+void Connection::OnReadEnd() {
+  bool waits = false;
+  if (phase_ == Phase::kHandling && tls_ == nullptr) {
+    const std::lock_guard lock(mutex_);
+    exchange_.half_closed = true;
+    waits = exchange_.answer == Answer::kDone || (exchange_.answer == Answer::kDue && !exchange_.on_closed);
+  }
+  // Behind the answer reading begins again, and ends here.
+  if (!waits) OnEnd();
+}
+
 void Connection::OnEnd() {
   if (phase_ == Phase::kHandling) ++core_->counters.disconnects;
   Close(phase_ == Phase::kHandling);
@@ -422,6 +435,15 @@ void Connection::Close(bool reset) {
   }
   core_->connection_ended.notify_all();
   if (on_closed) on_closed();
+}
+
+void Connection::CloseUnlessOver(std::int64_t exchange) {
+  {
+    const std::lock_guard lock(mutex_);
+    const bool open = exchange_.answer == Answer::kDue || exchange_.answer == Answer::kStream;
+    if (exchange != exchange_.id || !open) return;
+  }
+  Close(true);
 }
 
 void Connection::CloseIfIdle() {
@@ -593,6 +615,9 @@ void Connection::OnClosed(std::int64_t exchange, std::function<void()> callback)
     if (exchange != exchange_.id) return;
     if (exchange_.answer == Answer::kDue || exchange_.answer == Answer::kStream) {
       exchange_.on_closed.swap(callback);
+      if (!exchange_.half_closed) return;
+      ++core_->counters.disconnects;
+      shard_->loop.Post([self = shared_from_this(), exchange] { self->CloseUnlessOver(exchange); });
       return;
     }
     if (!exchange_.lost) return;

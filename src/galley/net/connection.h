@@ -98,9 +98,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
     bool head_only = false;  // HEAD, or a status without a body
     bool chunked = true;     // of a stream; not for HTTP/1.0
     bool keep_alive = false;
-    bool events = false;  // heartbeats are wanted
-    bool lost = false;    // the client went away before the end
-    Headers extra;        // CORS
+    bool events = false;       // heartbeats are wanted
+    bool lost = false;         // the client went away before the end
+    bool half_closed = false;  // it sends no more, and may have gone away
+    Headers extra;             // CORS
     std::function<void()> on_closed;
   };
 
@@ -115,7 +116,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void AllowBody();
   void Dispatch();
   void Reject(int status, std::string_view message);
+  void OnReadEnd();
   void OnEnd();
+  void CloseUnlessOver(std::int64_t exchange);
 
   // Writing; the loop's thread.
   void Pump();

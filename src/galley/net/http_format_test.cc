@@ -51,7 +51,9 @@ TEST(HttpMessage, HeadersAndErrors) {
 
   const HttpResponse error = ErrorResponse(404, "no \"x\"\n\xff");
   EXPECT_EQ(error.body,
-            R"({"error":{"message":"no \"x\"\u000a\u00ff","type":"not_found_error","param":null,"code":404}})");
+            R"({"type":"error","error":{"message":"no \"x\"\u000a\u00ff","type":"not_found_error","param":null,)"
+            R"("code":"not_found"}})")
+      << "both OpenAI's and Anthropic's form";
   EXPECT_EQ(ReasonPhrase(299), "Unknown");
 }
 

@@ -26,10 +26,7 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 TEST(HttpLimits, MalformedRequestsGetAnErrorInJsonAndTheConnectionEnds) {
-  ServerOptions options;
-  options.head_bytes_max = 1000;
-  options.body_bytes_max = 100;
-  TestServer server(options);
+  TestServer server({.head_bytes_max = 1000, .body_bytes_max = 100});
   const struct {
     std::string text;
     int status;
@@ -49,7 +46,8 @@ TEST(HttpLimits, MalformedRequestsGetAnErrorInJsonAndTheConnectionEnds) {
     EXPECT_THAT(answer, StartsWith("HTTP/1.1 " + std::to_string(test.status) + " ")) << test.text.substr(0, 60);
     EXPECT_THAT(answer, HasSubstr("Content-Type: application/json\r\n"));
     EXPECT_THAT(answer, HasSubstr("Connection: close\r\n"));
-    EXPECT_THAT(answer, HasSubstr("\"code\":" + std::to_string(test.status) + "}}"));
+    EXPECT_THAT(answer, HasSubstr(R"({"type":"error","error":{"message":")"));
+    EXPECT_THAT(answer, testing::ContainsRegex("\"code\":\"[a-z_]+\"}}$"));
     EXPECT_THAT(answer, Not(HasSubstr("100 Continue")));
     EXPECT_TRUE(client.ended());
   }
@@ -59,9 +57,7 @@ TEST(HttpLimits, MalformedRequestsGetAnErrorInJsonAndTheConnectionEnds) {
 
 // A client that sends on while it is refused must still be able to read why.
 TEST(HttpLimits, TheRefusalOfALargeBodyReachesAClientThatKeepsSending) {
-  ServerOptions options;
-  options.body_bytes_max = 1000;
-  TestServer server(options);
+  TestServer server({.body_bytes_max = 1000});
   RawClient client(server.port());
   client.Send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3000000\r\n\r\n");
   for (int i = 0; i < 30; ++i) client.Send(std::string(100'000, 'x'));
@@ -101,10 +97,7 @@ std::chrono::milliseconds Trickle(RawClient* client, std::string_view text, std:
 }
 
 TEST(HttpLimits, TricklingHeadsAndBodiesAreEnded) {
-  ServerOptions options;
-  options.head_timeout = 150ms;
-  options.body_timeout = 150ms;
-  TestServer server(options);
+  TestServer server({.head_timeout = 150ms, .body_timeout = 150ms});
   RawClient head(server.port());
   const auto head_time = Trickle(&head, "GET /echo?" + std::string(2000, 'x'), 10ms);
   EXPECT_THAT(head.UntilEnd(), StartsWith("HTTP/1.1 408 Request Timeout\r\n"));
@@ -122,10 +115,7 @@ TEST(HttpLimits, TricklingHeadsAndBodiesAreEnded) {
 }
 
 TEST(HttpLimits, ABodyThatMovesMayTakeLongerThanTheTimeout) {
-  ServerOptions options;
-  options.body_timeout = 600ms;
-  options.transfer_bytes_per_second_min = 1000;
-  TestServer server(options);
+  TestServer server({.body_timeout = 600ms, .transfer_bytes_per_second_min = 1000});
   RawClient client(server.port());
   client.Send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n");
   for (int i = 0; i < 10; ++i) {  // 900 ms, and each 100 bytes buy 100 ms
@@ -136,10 +126,7 @@ TEST(HttpLimits, ABodyThatMovesMayTakeLongerThanTheTimeout) {
 }
 
 TEST(HttpLimits, IdleConnectionsAreClosedWithoutAWord) {
-  ServerOptions options;
-  options.idle_timeout = 300ms;
-  options.head_timeout = 300ms;
-  TestServer server(options);
+  TestServer server({.idle_timeout = 300ms, .head_timeout = 300ms});
   RawClient fresh(server.port());
   EXPECT_EQ(fresh.UntilEnd(), "");
   EXPECT_TRUE(fresh.ended());
@@ -151,24 +138,22 @@ TEST(HttpLimits, IdleConnectionsAreClosedWithoutAWord) {
 }
 
 TEST(HttpLimits, ConnectionsOverTheLimitAreTold) {
-  ServerOptions options;
-  options.connections_max = 2;
-  TestServer server(options);
+  TestServer server({.connections_max = 2});
   RawClient first(server.port());
   RawClient second(server.port());
   ASSERT_TRUE(Eventually([&] { return server->stats().connections == 2; }));
   RawClient third(server.port());
-  third.Send("GET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+  third.Get("/echo");
   EXPECT_THAT(third.UntilEnd(), StartsWith("HTTP/1.1 503 Service Unavailable\r\n"));
   EXPECT_THAT(third.UntilEnd(), HasSubstr("Retry-After: 1\r\n"));
-  first.Send("GET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+  first.Get("/echo");
   EXPECT_THAT(first.Until("GET  "), StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_EQ(server->stats().refused, 1);
   first.Close();
   third.Close();
   ASSERT_TRUE(Eventually([&] { return server->stats().connections == 1; }));
   RawClient fourth(server.port());
-  fourth.Send("GET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+  fourth.Get("/echo");
   EXPECT_THAT(fourth.Until("GET  "), StartsWith("HTTP/1.1 200 OK\r\n"));
 }
 
@@ -191,19 +176,17 @@ TEST(HttpLimits, RunningOutOfDescriptorsIsSurvived) {
   scarce.rlim_cur = static_cast<rlim_t>(lowest_free) + 1;  // the client's own end takes the last one
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &scarce), 0);
   RawClient late(server.port());
-  late.Send("GET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+  late.Get("/echo");
   EXPECT_EQ(late.Until("GET  ", 150ms), "");
   EXPECT_EQ(server->stats().accepted, 2);
-  client.Send("GET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Get("/echo");
   EXPECT_THAT(client.Until("GET  "), StartsWith("HTTP/1.1 200 OK\r\n")) << "others are served meanwhile";
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_THAT(late.Until("GET  "), StartsWith("HTTP/1.1 200 OK\r\n"));
 }
 
 TEST(HttpLimits, BodiesThatArriveTogetherHaveACommonLimit) {
-  ServerOptions options;
-  options.body_bytes_total_max = 1500;
-  TestServer server(options);
+  TestServer server({.body_bytes_total_max = 1500});
   const std::string head = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n";
   RawClient first(server.port());
   first.Send(head + std::string(1000, 'x'));
@@ -220,11 +203,9 @@ TEST(HttpLimits, BodiesThatArriveTogetherHaveACommonLimit) {
 }
 
 TEST(HttpLimits, AStreamWhoseClientDoesNotReadIsEnded) {
-  ServerOptions options;
-  options.write_buffer_max = 64 << 10;
-  TestServer server(options);
+  TestServer server({.write_buffer_max = 64 << 10});
   RawClient client(server.port(), 4096);
-  client.Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Get("/hold");
   const Reply reply = server.Held();
   std::atomic<int> closed{0};
   reply->OnClosed([&] { ++closed; });
@@ -246,12 +227,9 @@ TEST(HttpLimits, AStreamWhoseClientDoesNotReadIsEnded) {
 }
 
 TEST(HttpLimits, AResponseThatNobodyReadsTimesOut) {
-  ServerOptions options;
-  options.write_timeout = 100ms;
-  options.transfer_bytes_per_second_min = 1 << 30;
-  TestServer server(options);
+  TestServer server({.write_timeout = 100ms, .transfer_bytes_per_second_min = 1 << 30});
   RawClient client(server.port(), 4096);
-  client.Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Get("/hold");
   const Reply reply = server.Held();
   reply->Send({.status = 200, .headers = {}, .body = std::string(32 << 20, 'x')});
   EXPECT_TRUE(Eventually([&] { return server->stats().connections == 0; }));
@@ -259,11 +237,9 @@ TEST(HttpLimits, AResponseThatNobodyReadsTimesOut) {
 }
 
 TEST(HttpLimits, SilentEventStreamsGetHeartbeats) {
-  ServerOptions options;
-  options.heartbeat = 40ms;
-  TestServer server(options);
+  TestServer server({.heartbeat = 40ms});
   RawClient events(server.port());
-  events.Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+  events.Get("/hold");
   const Reply reply = server.Held();
   reply->StartStream(200, {{"Content-Type", "text/event-stream; charset=utf-8"}});
   const std::string beat = "e\r\n: keep-alive\n\n\r\n";  // 14 bytes are e
@@ -276,7 +252,7 @@ TEST(HttpLimits, SilentEventStreamsGetHeartbeats) {
   EXPECT_EQ(events.UntilEnd(150ms), "") << "nothing comes after the end";
 
   RawClient lines(server.port());
-  lines.Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+  lines.Get("/hold");
   const Reply other = server.Held();
   other->StartStream(200, {{"Content-Type", "application/x-ndjson"}});
   EXPECT_THAT(lines.UntilEnd(150ms), EndsWith("\r\n\r\n")) << "a comment would be no JSON";

@@ -70,6 +70,13 @@ std::string JsonEscape(std::string_view text) {
   return out;
 }
 
+// "content_too_large" of "Content Too Large".
+std::string CodeOf(int status) {
+  std::string code(ReasonPhrase(status));
+  for (char& c : code) c = c == ' ' ? '_' : Lower(c);
+  return code;
+}
+
 }  // namespace
 
 bool EqualsIgnoreCase(std::string_view a, std::string_view b) {
@@ -103,8 +110,8 @@ HttpResponse ErrorResponse(int status, std::string_view message) {
   const std::string_view type = row == nullptr || row->type.empty() ? "server_error" : row->type;
   return {.status = status,
           .headers = {{"Content-Type", "application/json"}},
-          .body = fmt::format(R"({{"error":{{"message":"{}","type":"{}","param":null,"code":{}}}}})",
-                              JsonEscape(message), type, status)};
+          .body = fmt::format(R"({{"type":"error","error":{{"message":"{}","type":"{}","param":null,"code":"{}"}}}})",
+                              JsonEscape(message), type, CodeOf(status))};
 }
 
 }  // namespace galley::net

@@ -51,24 +51,23 @@ ParseFailure FailureOf(const error_code& ec) {
   return {400, "the message is not valid HTTP/1.1"};
 }
 
-// What both directions share: limits on the head that Beast does not keep, and the body's bytes.
-template <bool kIsRequest>
-class Collector : public http::basic_parser<kIsRequest> {
+// Takes what Beast reports, and keeps limits on the head that Beast does not.
+class RequestCollector final : public http::basic_parser<true> {
  public:
-  explicit Collector(const ParserLimits& limits) : limits_(limits) {
-    this->eager(true);
-    this->header_limit(static_cast<std::uint32_t>(limits.head_bytes_max));
-    this->body_limit(limits.body_bytes_max);
+  explicit RequestCollector(const ParserLimits& limits) : limits_(limits) {
+    eager(true);
+    header_limit(static_cast<std::uint32_t>(limits.head_bytes_max));
+    body_limit(limits.body_bytes_max);
   }
 
   // A chunk's header or the trailer comes next.
-  [[nodiscard]] bool at_chunk_header() const {
-    return this->is_header_done() && this->chunked() && !this->is_done() && chunk_left_ == 0;
-  }
+  [[nodiscard]] bool at_chunk_header() const { return is_header_done() && chunked() && !is_done() && chunk_left_ == 0; }
 
   std::optional<ParseFailure> own_failure;
+  HttpRequest request;
+  int http_version = 11;
 
- protected:
+ private:
   // Makes Beast stop; FeedOne then reports `own_failure` instead of Beast's code.
   void Fail(int status, std::string message, error_code& ec) {
     own_failure = ParseFailure{status, std::move(message)};
@@ -82,55 +81,17 @@ class Collector : public http::basic_parser<kIsRequest> {
     }
   }
 
-  // Trailers count too, but are dropped: nothing that comes after the body may change what the head said.
-  void AddField(Headers* headers, BeastText name, BeastText value, error_code& ec) {
-    CountHead(name.size() + value.size() + 4, ec);
-    if (ec) return;
-    if (++fields_ > limits_.header_fields_max) {
-      return Fail(431, fmt::format("there are more than {} header fields", limits_.header_fields_max), ec);
-    }
-    if (!this->is_header_done()) headers->Add(std::string(View(name)), std::string(View(value)));
-  }
-
-  std::size_t AddBody(std::string* body, BeastText piece, error_code& ec) {
-    if (this->own_failure) return 0;
+  std::size_t AddBody(BeastText piece, error_code& ec) {
+    if (own_failure) return 0;
     body_bytes_ += piece.size();
     if (body_bytes_ > limits_.body_bytes_max) {
       Fail(413, fmt::format("the body is longer than {} bytes", limits_.body_bytes_max), ec);
       return 0;
     }
-    body->append(piece.data(), piece.size());
+    request.body.append(piece.data(), piece.size());
     return piece.size();
   }
 
-  // Extensions mean nothing to us and count as a part of the head, so that they cannot go on for ever.
-  void BeginChunk(std::uint64_t size, std::size_t extension_bytes, error_code& ec) {
-    chunk_left_ = size;
-    CountHead(extension_bytes, ec);
-  }
-
-  std::size_t AddChunkPiece(std::string* body, BeastText piece, error_code& ec) {
-    const std::size_t taken = AddBody(body, piece, ec);
-    chunk_left_ -= taken;
-    return taken;
-  }
-
-  const ParserLimits limits_;
-
- private:
-  std::uint64_t chunk_left_ = 0;
-  std::size_t head_bytes_ = 0;
-  std::size_t body_bytes_ = 0;
-  int fields_ = 0;
-};
-
-class RequestCollector final : public Collector<true> {
- public:
-  using Collector::Collector;
-  HttpRequest request;
-  int http_version = 11;
-
- private:
   void on_request_impl(http::verb, BeastText method, BeastText target, int version, error_code& ec) override {
     http_version = version;
     if (target.size() > limits_.target_bytes_max) {
@@ -170,8 +131,14 @@ class RequestCollector final : public Collector<true> {
 
   void on_response_impl(int, BeastText, int, error_code&) override {}
 
+  // Trailers count too, but are dropped: nothing that comes after the body may change what the head said.
   void on_field_impl(http::field, BeastText name, BeastText value, error_code& ec) override {
-    AddField(&request.headers, name, value, ec);
+    CountHead(name.size() + value.size() + 4, ec);
+    if (ec) return;
+    if (++fields_ > limits_.header_fields_max) {
+      return Fail(431, fmt::format("there are more than {} header fields", limits_.header_fields_max), ec);
+    }
+    if (!is_header_done()) request.headers.Add(std::string(View(name)), std::string(View(value)));
   }
 
   // What decides where the body ends, and for whom the request is, has to be beyond doubt.
@@ -198,45 +165,28 @@ class RequestCollector final : public Collector<true> {
   }
 
   void on_body_init_impl(boost::optional<std::uint64_t> const&, error_code&) override {}
-  std::size_t on_body_impl(BeastText piece, error_code& ec) override { return AddBody(&request.body, piece, ec); }
+  std::size_t on_body_impl(BeastText piece, error_code& ec) override { return AddBody(piece, ec); }
+  // Extensions mean nothing to us and count as a part of the head, so that they cannot go on for ever.
   void on_chunk_header_impl(std::uint64_t size, BeastText extension, error_code& ec) override {
-    BeginChunk(size, extension.size(), ec);
+    chunk_left_ = size;
+    CountHead(extension.size(), ec);
   }
   std::size_t on_chunk_body_impl(std::uint64_t, BeastText piece, error_code& ec) override {
-    return AddChunkPiece(&request.body, piece, ec);
+    const std::size_t taken = AddBody(piece, ec);
+    chunk_left_ -= taken;
+    return taken;
   }
   void on_finish_impl(error_code&) override {}
-};
 
-class ResponseCollector final : public Collector<false> {
- public:
-  using Collector::Collector;
-  HttpResponse response;
-
- private:
-  void on_request_impl(http::verb, BeastText, BeastText, int, error_code&) override {}
-  void on_response_impl(int status, BeastText reason, int, error_code& ec) override {
-    response.status = status;
-    CountHead(reason.size() + 15, ec);
-  }
-  void on_field_impl(http::field, BeastText name, BeastText value, error_code& ec) override {
-    AddField(&response.headers, name, value, ec);
-  }
-  void on_header_impl(error_code&) override {}
-  void on_body_init_impl(boost::optional<std::uint64_t> const&, error_code&) override {}
-  std::size_t on_body_impl(BeastText piece, error_code& ec) override { return AddBody(&response.body, piece, ec); }
-  void on_chunk_header_impl(std::uint64_t size, BeastText extension, error_code& ec) override {
-    BeginChunk(size, extension.size(), ec);
-  }
-  std::size_t on_chunk_body_impl(std::uint64_t, BeastText piece, error_code& ec) override {
-    return AddChunkPiece(&response.body, piece, ec);
-  }
-  void on_finish_impl(error_code&) override {}
+  const ParserLimits limits_;
+  std::uint64_t chunk_left_ = 0;
+  std::size_t head_bytes_ = 0;
+  std::size_t body_bytes_ = 0;
+  int fields_ = 0;
 };
 
 // Offers `input` to the parser once; a failure goes to `failure`. Returns the bytes taken.
-template <typename Parser>
-std::size_t FeedOnce(Parser& parser, std::string_view input, const ParserLimits& limits,
+std::size_t FeedOnce(RequestCollector& parser, std::string_view input, const ParserLimits& limits,
                      std::optional<ParseFailure>* failure) {
   // The shortest end of a chunked body has five bytes, and Beast (1.74) asserts that it never sees fewer there.
   if (parser.at_chunk_header() && input.size() < 5) return 0;
@@ -252,8 +202,7 @@ std::size_t FeedOnce(Parser& parser, std::string_view input, const ParserLimits&
   return taken;
 }
 
-template <typename Parser>
-ParserState StateOf(const Parser& parser, const std::optional<ParseFailure>& failure) {
+ParserState StateOf(const RequestCollector& parser, const std::optional<ParseFailure>& failure) {
   if (failure) return ParserState::kFailed;
   if (parser.is_done()) return ParserState::kDone;
   return parser.is_header_done() ? ParserState::kBody : ParserState::kHead;
@@ -336,63 +285,6 @@ HttpRequest RequestParser::Take() {
   HttpRequest request = std::move(impl_->parser->request);
   impl_->Reset();
   return request;
-}
-
-class ResponseParser::Impl {
- public:
-  Impl(const ParserLimits& parser_limits, bool head) : limits(parser_limits), head_request(head) { Reset(); }
-  void Reset() {
-    parser.emplace(limits);
-    parser->skip(head_request);
-  }
-
-  const ParserLimits limits;
-  const bool head_request;
-  std::optional<ResponseCollector> parser;
-  std::optional<ParseFailure> failure;
-};
-
-ResponseParser::ResponseParser(const ParserLimits& limits, bool head_request)
-    : impl_(std::make_unique<Impl>(limits, head_request)) {}
-ResponseParser::~ResponseParser() = default;
-ResponseParser::ResponseParser(ResponseParser&&) noexcept = default;
-ResponseParser& ResponseParser::operator=(ResponseParser&&) noexcept = default;
-
-std::size_t ResponseParser::Feed(std::string_view input) {
-  std::size_t taken = 0;
-  while (taken < input.size() && (state() == ParserState::kHead || state() == ParserState::kBody)) {
-    taken += FeedOnce(*impl_->parser, input.substr(taken), impl_->limits, &impl_->failure);
-    const bool informational = state() == ParserState::kDone && response().status / 100 == 1;
-    if (!informational) break;
-    impl_->Reset();
-  }
-  return taken;
-}
-
-void ResponseParser::FeedEnd() {
-  if (state() == ParserState::kDone || state() == ParserState::kFailed) return;
-  error_code ec = http::error::partial_message;
-  if (impl_->parser->got_some()) impl_->parser->put_eof(ec);
-  if (ec) impl_->failure = FailureOf(ec);
-}
-
-ParserState ResponseParser::state() const {
-  return StateOf(*impl_->parser, impl_->failure);
-}
-
-const ParseFailure& ResponseParser::failure() const {
-  CHECK(impl_->failure.has_value());
-  return *impl_->failure;
-}
-
-bool ResponseParser::keep_alive() const {
-  return impl_->parser->keep_alive();
-}
-const HttpResponse& ResponseParser::response() const {
-  return impl_->parser->response;
-}
-std::string ResponseParser::TakeBody() {
-  return std::exchange(impl_->parser->response.body, {});
 }
 
 }  // namespace galley::net

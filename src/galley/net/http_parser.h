@@ -53,27 +53,4 @@ class RequestParser {
   std::unique_ptr<Impl> impl_;
 };
 
-// The client's side. Informational responses (1xx) are passed over.
-class ResponseParser {
- public:
-  // `head_request`: the response has no body whatever its fields say.
-  ResponseParser(const ParserLimits& limits, bool head_request);
-  ~ResponseParser();
-  ResponseParser(ResponseParser&&) noexcept;
-  ResponseParser& operator=(ResponseParser&&) noexcept;
-
-  std::size_t Feed(std::string_view input);
-  void FeedEnd();  // the peer closed: the end of a body without a length, or a failure
-  [[nodiscard]] ParserState state() const;
-  [[nodiscard]] const ParseFailure& failure() const;
-  [[nodiscard]] bool keep_alive() const;
-  // Status and fields from kBody on. The body holds what has arrived and was not yet taken.
-  [[nodiscard]] const HttpResponse& response() const;
-  [[nodiscard]] std::string TakeBody();
-
- private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
-};
-
 }  // namespace galley::net

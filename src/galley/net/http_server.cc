@@ -65,6 +65,16 @@ Status ServerOptions::Validate() const {
                fmt::format("{} is out of range; give {} to {}", limit.value, limit.low, limit.high),
                std::string(limit.name));
   }
+  // Browsers send an origin without a path, so one with it would never match.
+  for (const std::string& origin : cors_origins) {
+    const std::size_t host = origin.find("://");
+    const bool whole = host != std::string::npos && host > 0 && host + 3 < origin.size() &&
+                       origin.find_first_of("/ ?#@,", host + 3) == std::string::npos;
+    if (origin == "*" || origin == "null" || whole) continue;
+    return Err(ErrorCode::kInvalidArgument,
+               fmt::format("\"{}\" is no origin; write https://chat.example.org, without a path, or *", origin),
+               "cors_origins");
+  }
   if (listen.empty()) return Err(ErrorCode::kInvalidArgument, "is empty; give an address to listen on", "listen");
   if (tls.certificate.empty() != tls.key.empty()) {
     return Err(ErrorCode::kInvalidArgument, "needs both a certificate and a key, or neither", "tls");

@@ -26,7 +26,7 @@ using namespace std::chrono_literals;
 TEST(HttpServer, AnswersAndKeepsTheConnection) {
   TestServer server;
   RawClient client(server.port());
-  client.Send("GET /echo?a=1 HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Get("/echo?a=1");
   EXPECT_THAT(client.Until("GET a=1 "), StartsWith("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nDate: "));
   EXPECT_THAT(client.Until("GET a=1 "), HasSubstr("\r\nContent-Length: 8\r\nConnection: keep-alive\r\n\r\n"));
   client.Forget();
@@ -39,7 +39,7 @@ TEST(HttpServer, AnswersAndKeepsTheConnection) {
 TEST(HttpServer, StreamsInChunks) {
   TestServer server;
   RawClient client(server.port());
-  client.Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Get("/hold");
   const Reply reply = server.Held();
   reply->StartStream(200, {{"Content-Type", "text/event-stream"}});
   EXPECT_THAT(client.Until("\r\n\r\n"), HasSubstr("Transfer-Encoding: chunked"));
@@ -59,15 +59,15 @@ TEST(HttpServer, AClientThatGoesAwayIsNoticedAtOnce) {
   for (const bool streaming : {false, true}) {
     TestServer server;
     auto client = std::make_unique<RawClient>(server.port());
-    client->Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+    client->Get("/hold");
     const Reply reply = server.Held();
     std::promise<void> gone;
     reply->OnClosed([&] { gone.set_value(); });
     if (streaming) reply->StartStream(200, {{"Content-Type", "text/event-stream"}});
     const auto begin = std::chrono::steady_clock::now();
     client.reset();
-    ASSERT_EQ(gone.get_future().wait_for(5s), std::future_status::ready);
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, 2s);  // milliseconds when the machine is idle
+    ASSERT_EQ(gone.get_future().wait_for(60s), std::future_status::ready);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);  // milliseconds when the machine is idle
     EXPECT_TRUE(reply->closed());
     EXPECT_FALSE(reply->Write("more"));
     bool at_once = false;
@@ -80,17 +80,15 @@ TEST(HttpServer, AClientThatGoesAwayIsNoticedAtOnce) {
 
 TEST(HttpServer, ARequestIsNeverLeftWithoutAnAnswer) {
   for (const int threads : {0, 2}) {
-    ServerOptions options;
-    options.handler_threads = threads;
-    TestServer server(options);
+    TestServer server({.handler_threads = threads});
     for (const std::string path : {"/drop", "/throw"}) {
       RawClient client(server.port());
-      client.Send("GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n");
+      client.Get(path);
       EXPECT_THAT(client.Until("}}"), StartsWith("HTTP/1.1 500 Internal Server Error\r\n"));
     }
     // A stream that nobody ends breaks off without its last chunk.
     RawClient client(server.port());
-    client.Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+    client.Get("/hold");
     Reply reply = server.Held();
     reply->StartStream(200, {});
     EXPECT_TRUE(reply->Write("half"));
@@ -101,11 +99,49 @@ TEST(HttpServer, ARequestIsNeverLeftWithoutAnAnswer) {
   }
 }
 
-TEST(HttpServer, PipelinedRequestsAreAnsweredInOrder) {
+// As `printf … | nc -N` and some probes do.
+TEST(HttpServer, AClientThatOnlySendsNoMoreGetsItsAnswer) {
   for (const int threads : {0, 2}) {
     ServerOptions options;
     options.handler_threads = threads;
     TestServer server(options);
+    RawClient quick(server.port());
+    quick.Send("GET /echo?a=1 HTTP/1.1\r\nHost: x\r\n\r\nGET /echo?b=2 HTTP/1.1\r\nHost: x\r\n\r\n");
+    quick.FinishSending();
+    const std::string& both = quick.UntilEnd();
+    EXPECT_THAT(both, HasSubstr("GET a=1 "));
+    EXPECT_THAT(both, EndsWith("GET b=2 "));
+    EXPECT_FALSE(quick.reset());
+
+    RawClient slow(server.port());
+    slow.Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+    slow.FinishSending();
+    Reply reply = server.Held();
+    std::this_thread::sleep_for(50ms);  // in which the end is seen, or is not: either way it is answered
+    reply->Send({.status = 200, .headers = {}, .body = std::string(3 << 20, 'x')});
+    EXPECT_THAT(slow.UntilEnd(), EndsWith("xxx"));
+    EXPECT_GT(slow.UntilEnd().size(), std::size_t{3} << 20);
+    EXPECT_FALSE(slow.reset());
+
+    // Who wants to know of clients that go away is told, whenever it asks.
+    for (const bool late : {false, true}) {
+      RawClient gone(server.port());
+      gone.Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+      if (late) gone.FinishSending();
+      reply = server.Held();
+      if (late) std::this_thread::sleep_for(50ms);
+      std::promise<void> told;
+      reply->OnClosed([&] { told.set_value(); });
+      if (!late) gone.FinishSending();
+      ASSERT_EQ(told.get_future().wait_for(60s), std::future_status::ready);
+      EXPECT_TRUE(reply->closed());
+    }
+  }
+}
+
+TEST(HttpServer, PipelinedRequestsAreAnsweredInOrder) {
+  for (const int threads : {0, 2}) {
+    TestServer server({.handler_threads = threads});
     RawClient client(server.port());
     std::string all;
     for (int i = 100; i < 200; ++i) all += "GET /echo?" + std::to_string(i) + " HTTP/1.1\r\nHost: x\r\n\r\n";
@@ -122,7 +158,7 @@ TEST(HttpServer, PipelinedRequestsAreAnsweredInOrder) {
 TEST(HttpServer, MoreThanIsKeptMayBePipelinedBehindAnOpenRequest) {
   TestServer server;
   RawClient client(server.port());
-  client.Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+  client.Get("/hold");
   const Reply reply = server.Held();
   const std::string body(300'000, 'b');  // several times what is read ahead
   std::thread sender([&] { client.Send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + body); });
@@ -153,7 +189,7 @@ TEST(HttpServer, HeadHasNoBody) {
   reply->StartStream(200, {});
   EXPECT_TRUE(reply->Write("not for HEAD"));
   reply->Finish();
-  stream.Send("GET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+  stream.Get("/echo");
   EXPECT_THAT(stream.Until("GET  "), Not(HasSubstr("not for HEAD")));
 }
 
@@ -183,9 +219,7 @@ TEST(HttpServer, CloseIsHonoured) {
 }
 
 TEST(HttpServer, PagesOfOtherSites) {
-  ServerOptions options;
-  options.cors_origins = {"https://ok.example"};
-  TestServer server(options);
+  TestServer server({.cors_origins = {"https://ok.example"}});
   RawClient client(server.port());
   client.Send("GET /echo HTTP/1.1\r\nHost: x\r\nOrigin: https://evil.example\r\n\r\n");
   EXPECT_THAT(client.Until("}}"), StartsWith("HTTP/1.1 403 Forbidden\r\n"));
@@ -209,14 +243,12 @@ TEST(HttpServer, FiveHundredStreamsAtOnce) {
   for (const int threads : {1, 2}) {
     constexpr int kStreams = 500;
     constexpr int kEvents = 20;
-    ServerOptions options;
-    options.io_threads = threads;
-    TestServer server(options);
+    TestServer server({.io_threads = threads});
     std::vector<std::unique_ptr<RawClient>> clients;
     std::vector<Reply> replies;
     for (int i = 0; i < kStreams; ++i) {
       clients.push_back(std::make_unique<RawClient>(server.port()));
-      ASSERT_TRUE(clients.back()->Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n"));
+      ASSERT_TRUE(clients.back()->Get("/hold"));
     }
     for (int i = 0; i < kStreams; ++i) {
       replies.push_back(server.Held());
@@ -252,10 +284,10 @@ TEST(HttpServer, FiveHundredStreamsAtOnce) {
 TEST(HttpServer, DrainLetsRunningRequestsEnd) {
   TestServer server;
   RawClient idle(server.port());
-  idle.Send("GET /echo HTTP/1.1\r\nHost: x\r\n\r\n");
+  idle.Get("/echo");
   idle.Until("GET  ");
   RawClient busy(server.port());
-  busy.Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+  busy.Get("/hold");
   const Reply reply = server.Held();
   EXPECT_FALSE(server->Drain(50ms)) << "one request is still running";
   idle.UntilEnd();
@@ -276,7 +308,7 @@ TEST(HttpServer, StopEndsWhatIsOpenAndRespondersMayOutliveIt) {
   {
     TestServer server;
     RawClient client(server.port());
-    client.Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+    client.Get("/hold");
     reply = server.Held();
     reply->StartStream(200, {});
     reply->OnClosed([&] { ++closed; });
@@ -307,7 +339,16 @@ TEST(HttpServer, BadOptionsAreRefused) {
   TestServer running;
   options.listen = {"127.0.0.1:" + std::to_string(running.port())};
   EXPECT_EQ(HttpServer::Create(options, handler).error().ToString(),
-            options.listen[0] + ": cannot listen: Address already in use");
+            options.listen[0] + ": another program listens there; stop it or choose another port");
+  for (const std::string origin :
+       {"chat.example.org", "https://chat.example.org/", "https://", "", "https://a, https://b"}) {
+    options = {};
+    options.cors_origins = {origin};
+    EXPECT_THAT(HttpServer::Create(options, handler).error().ToString(), HasSubstr("is no origin")) << origin;
+  }
+  options.listen = {"127.0.0.1:0"};
+  options.cors_origins = {"*", "null", "http://localhost:3000", "https://[::1]:8443"};
+  EXPECT_TRUE(HttpServer::Create(options, handler));
 }
 
 }  // namespace

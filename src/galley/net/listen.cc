@@ -104,7 +104,11 @@ Result<Listener> ListenTcp(const std::string& address) {
   setsockopt(descriptor.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   // "[::]" takes IPv4 as well, as people expect of "every address".
   if (found->ai_family == AF_INET6) setsockopt(descriptor.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-  if (bind(descriptor.get(), found->ai_addr, found->ai_addrlen) != 0) return Failed(address, "listen");
+  if (bind(descriptor.get(), found->ai_addr, found->ai_addrlen) != 0) {
+    if (errno == EADDRINUSE)
+      return Err(ErrorCode::kIo, "another program listens there; stop it or choose another port", address);
+    return Failed(address, "listen");
+  }
   if (listen(descriptor.get(), kBacklog) != 0) return Failed(address, "listen");
   sockaddr_storage bound{};
   socklen_t length = sizeof bound;

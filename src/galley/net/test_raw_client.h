@@ -44,8 +44,14 @@ class RawClient {
     return true;
   }
 
+  bool Get(std::string_view target) {
+    return Send(std::string("GET ").append(target).append(" HTTP/1.1\r\nHost: x\r\n\r\n"));
+  }
+  // What shutdown(2) calls the sending side; the client still reads.
+  void FinishSending() { shutdown(descriptor_, SHUT_WR); }
+
   // Reads until what has come contains `text`, the server closed, or time is up. Returns all that has come.
-  const std::string& Until(std::string_view text, std::chrono::milliseconds timeout = std::chrono::seconds(10)) {
+  const std::string& Until(std::string_view text, std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
     const auto deadline = std::chrono::steady_clock::now() + timeout;
     while (!ended_ && (text.empty() || received_.find(text) == std::string::npos)) {
       const auto left =
@@ -64,7 +70,7 @@ class RawClient {
     return received_;
   }
   // Reads until the server closes.
-  const std::string& UntilEnd(std::chrono::milliseconds timeout = std::chrono::seconds(10)) {
+  const std::string& UntilEnd(std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
     return Until({}, timeout);
   }
 

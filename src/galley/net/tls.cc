@@ -51,7 +51,6 @@ int Clamp(std::size_t size) {
 
 struct TlsContext::Native {
   std::unique_ptr<SSL_CTX, FreeContext> context;
-  bool server = false;
 };
 
 struct TlsSession::Native {
@@ -66,7 +65,6 @@ TlsContext::~TlsContext() = default;
 Result<std::shared_ptr<const TlsContext>> TlsContext::ForServer(const std::string& certificate_file,
                                                                 const std::string& key_file) {
   auto native = std::make_unique<Native>();
-  native->server = true;
   native->context.reset(SSL_CTX_new(TLS_server_method()));
   SSL_CTX* context = native->context.get();
   if (context == nullptr) return Err(ErrorCode::kInternal, "cannot set up TLS: " + TakeReason("out of memory"));
@@ -89,25 +87,7 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::ForServer(const std::strin
   return std::shared_ptr<const TlsContext>(new TlsContext(std::move(native)));
 }
 
-Result<std::shared_ptr<const TlsContext>> TlsContext::ForClient(const std::string& authorities_file) {
-  auto native = std::make_unique<Native>();
-  native->context.reset(SSL_CTX_new(TLS_client_method()));
-  SSL_CTX* context = native->context.get();
-  if (context == nullptr) return Err(ErrorCode::kInternal, "cannot set up TLS: " + TakeReason("out of memory"));
-  SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
-  SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
-  ERR_clear_error();
-  const int loaded = authorities_file.empty()
-                         ? SSL_CTX_set_default_verify_paths(context)
-                         : SSL_CTX_load_verify_locations(context, authorities_file.c_str(), nullptr);
-  if (loaded != 1) {
-    return Err(ErrorCode::kIo, "cannot load certificate authorities: " + TakeReason("unknown reason"),
-               authorities_file);
-  }
-  return std::shared_ptr<const TlsContext>(new TlsContext(std::move(native)));
-}
-
-TlsSession::TlsSession(std::shared_ptr<const TlsContext> context, const std::string& host)
+TlsSession::TlsSession(std::shared_ptr<const TlsContext> context)
     : context_(std::move(context)), native_(std::make_unique<Native>()) {
   native_->session.reset(SSL_new(context_->native_->context.get()));
   SSL* session = native_->session.get();
@@ -115,21 +95,7 @@ TlsSession::TlsSession(std::shared_ptr<const TlsContext> context, const std::str
   native_->to_peer = BIO_new(BIO_s_mem());
   CHECK(session != nullptr && native_->from_peer != nullptr && native_->to_peer != nullptr) << "out of memory";
   SSL_set_bio(session, native_->from_peer, native_->to_peer);
-  if (context_->native_->server) {
-    SSL_set_accept_state(session);
-    return;
-  }
-  SSL_set_connect_state(session);
-  if (!host.empty()) {
-    // An address is looked for among the certificate's addresses and is not sent as a server name.
-    if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(session), host.c_str()) != 1) {
-      SSL_set1_host(session, host.c_str());
-      SSL_set_tlsext_host_name(session, host.c_str());
-    }
-  }
-  ERR_clear_error();
-  SSL_do_handshake(session);  // leaves the first flight in to_peer
-  ERR_clear_error();
+  SSL_set_accept_state(session);
 }
 
 TlsSession::~TlsSession() = default;

@@ -17,8 +17,6 @@ class TlsContext {
   // PEM files. Errors: kIo (cannot be read), kCorrupt (not PEM, or key and certificate do not fit together).
   [[nodiscard]] static Result<std::shared_ptr<const TlsContext>> ForServer(const std::string& certificate_file,
                                                                            const std::string& key_file);
-  // Verifies the server's certificate and name against `authorities_file`, or the system's authorities when empty.
-  [[nodiscard]] static Result<std::shared_ptr<const TlsContext>> ForClient(const std::string& authorities_file);
   ~TlsContext();
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
@@ -32,8 +30,8 @@ class TlsContext {
 
 class TlsSession {
  public:
-  // `host`: the name that a client wants to see in the certificate; unused by servers.
-  explicit TlsSession(std::shared_ptr<const TlsContext> context, const std::string& host = {});
+  // The server's side.
+  explicit TlsSession(std::shared_ptr<const TlsContext> context);
   ~TlsSession();
   TlsSession(const TlsSession&) = delete;
   TlsSession& operator=(const TlsSession&) = delete;

@@ -137,7 +137,10 @@ void Answer::StartOnce(std::vector<AnswerEvent>& out) {
 
 void Answer::Write(std::vector<OutputEvent>& events, std::vector<AnswerEvent>& out) {
   for (const OutputEvent& event : events) {
-    if (event.kind == OutputKind::kReasoning) reasoning_ += event.text;
+    if (event.kind == OutputKind::kReasoning) {
+      reasoning_ += event.text;
+      if (request_->hide_reasoning) continue;
+    }
     if (event.kind == OutputKind::kCallStart && options_.calls_max > 0 && ++calls_ > options_.calls_max) return;
     writer_->Event(event, out);
   }
@@ -146,6 +149,7 @@ void Answer::Write(std::vector<OutputEvent>& events, std::vector<AnswerEvent>& o
 void Answer::EndOnce(std::int64_t uncounted, std::vector<AnswerEvent>& out) {
   ended_ = true;
   usage_ = {ready_.prompt_tokens, ready_.cached_tokens, parser_.tokens() + uncounted};
+  usage_.accepted_drafts = accepted_drafts_;
   if (request_->conversation.thinking && options_.count_tokens)
     usage_.reasoning_tokens = options_.count_tokens(reasoning_);
   writer_->End(parser_.result(), usage_, out);

@@ -60,6 +60,7 @@ struct AnswerUsage {
   std::int64_t cached_tokens = 0;
   std::int64_t completion_tokens = 0;
   std::optional<std::int64_t> reasoning_tokens{};
+  std::int64_t accepted_drafts = 0;  // completion tokens that a draft had right; told when there are any
 };
 
 // Why an answer cannot be brought to its end.
@@ -92,6 +93,8 @@ class Answer {
   // The first call counts; without one before the first piece nothing is known about the prompt.
   [[nodiscard]] std::vector<AnswerEvent> Ready(const ReadyInfo& ready);
   [[nodiscard]] std::vector<AnswerEvent> Push(OutputPiece piece);
+  // One of the tokens that are pushed was guessed by a draft.
+  void NoteAcceptedDraft() { ++accepted_drafts_; }
   // `uncounted`: tokens that were generated but are in no piece.
   [[nodiscard]] std::vector<AnswerEvent> End(std::optional<Finish> finish, std::int64_t uncounted = 0);
 
@@ -122,6 +125,7 @@ class Answer {
   bool started_ = false;
   bool ended_ = false;
   int calls_ = 0;
+  std::int64_t accepted_drafts_ = 0;
   std::string reasoning_;
 };
 

@@ -20,10 +20,12 @@ namespace galley::protocol::internal {
 [[nodiscard]] std::unique_ptr<AnswerWriter> MakeCompletionsWriter(const ParsedRequest& request,
                                                                   const AnswerOptions& options);
 
-// Whether the answer has room for reasoning: not when the model does not think or goes on with a given answer.
+// Whether the answer has room for reasoning: not when the model does not think or goes on with a given answer, or when
+// the client wants none.
 [[nodiscard]] inline bool ShowsReasoning(const ParsedRequest& request) {
-  return request.parsing.stage == ThinkingStage::kReasoningStart ||
-         request.parsing.stage == ThinkingStage::kReasoningContinuation;
+  const bool thinks = request.parsing.stage == ThinkingStage::kReasoningStart ||
+                      request.parsing.stage == ThinkingStage::kReasoningContinuation;
+  return thinks && !request.hide_reasoning;
 }
 
 // Log probabilities cut to what the request asked for; nullopt when it asked for none.

@@ -13,8 +13,10 @@ Json UsageJson(const AnswerUsage& usage) {
                                {"completion_tokens", usage.completion_tokens},
                                {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
                                {"prompt_tokens_details", Json::MakeObject({{"cached_tokens", usage.cached_tokens}})}});
-  if (usage.reasoning_tokens)
-    row.Set("completion_tokens_details", Json::MakeObject({{"reasoning_tokens", *usage.reasoning_tokens}}));
+  Json details(Json::Object{});
+  if (usage.reasoning_tokens) details.Set("reasoning_tokens", *usage.reasoning_tokens);
+  if (usage.accepted_drafts > 0) details.Set("accepted_prediction_tokens", usage.accepted_drafts);
+  if (!details.if_object()->empty()) row.Set("completion_tokens_details", std::move(details));
   row.Set("prompt_cache_hit_tokens", usage.cached_tokens);
   row.Set("prompt_cache_miss_tokens", std::max<std::int64_t>(0, usage.prompt_tokens - usage.cached_tokens));
   return row;
@@ -228,6 +230,8 @@ class CompletionsWriter : public AnswerWriter {
       Json top(Json::Object{});
       for (std::size_t i = 0; i < entry.top.size() && i < wanted; ++i)
         top.Set(TokenText(entry.top[i].bytes), entry.top[i].logprob);
+      // The token itself is always among them, so there may be one more than was asked for.
+      if (entry.logprob) top.Set(TokenText(entry.bytes), *entry.logprob);
       tops.Push(entry.logprob ? std::move(top) : Json());
       offsets.Push(Json(std::uint64_t{offset}));
       offset += entry.bytes.size();

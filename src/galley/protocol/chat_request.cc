@@ -139,7 +139,7 @@ class ChatConverter {
  private:
   Checked Messages() {
     const std::span<const Json> all = Elements(Get(body_, "messages"));
-    if (all.empty()) return Refuse("Empty input messages");
+    if (all.empty()) return Refuse("Empty input messages", "messages");
     GALLEY_REFUSE_IF_ERROR(CheckPairs(all));
     for (std::size_t i = 0; i < all.size(); ++i) GALLEY_REFUSE_IF_ERROR(AddMessage(all[i], i, i + 1 == all.size()));
     return {};
@@ -292,24 +292,23 @@ class ChatConverter {
     for (std::string_view name : {"frequency_penalty", "presence_penalty"}) {
       const Json& value = Get(body_, name);
       if (!value.is_null() && !(value.AsDouble() >= -2 && value.AsDouble() <= 2))
-        return Refuse(fmt::format("Invalid {0} value, the valid range of {0} is [-2, 2]", name));
+        return Refuse(fmt::format("Invalid {0} value, the valid range of {0} is [-2, 2]", name), name);
     }
-    if (const Json& seed = Get(body_, "seed"); !seed.is_null()) {
-      if (Unsigned(seed) >> 63 != 0) return Refuse("Invalid seed value, the valid range of seed is [0, 2^63)");
-      request_.inference.seed = Unsigned(seed);
-    }
+    GALLEY_REFUSE_IF_ERROR(SetSeed(body_, request_));
     if (const Json& n = Get(body_, "n"); !n.is_null() && Unsigned(n) != 1)
-      return Refuse("Invalid n value (currently only n = 1 is supported)");
+      return Refuse("Invalid n value (currently only n = 1 is supported)", "n");
     GALLEY_REFUSE_IF_ERROR(SetStop(Get(body_, "stop"), request_));
     request_.inference.logprobs = IsTrue(Get(body_, "logprobs"));
     if (const Json& top = Get(body_, "top_logprobs"); !top.is_null()) {
       if (!request_.inference.logprobs)
-        return Refuse("Invalid top_logprobs and logprobs value, logprobs must be set to true if top_logprobs is used.");
-      if (Unsigned(top) > 20) return Refuse("Invalid top_logprobs value, the valid range of top_logprobs is [0, 20].");
+        return Refuse("Invalid top_logprobs and logprobs value, logprobs must be set to true if top_logprobs is used.",
+                      "top_logprobs");
+      if (Unsigned(top) > 20)
+        return Refuse("Invalid top_logprobs value, the valid range of top_logprobs is [0, 20].", "top_logprobs");
       request_.inference.top_logprobs = static_cast<std::uint8_t>(Unsigned(top));
     }
     if (const Json& stream = Get(body_, "stream_options"); !stream.is_null()) {
-      if (!request_.stream) return Refuse("stream_options should be set along with stream = true");
+      if (!request_.stream) return Refuse("stream_options should be set along with stream = true", "stream_options");
       request_.include_usage = IsTrue(Get(stream, "include_usage"));
     }
     return {};
@@ -342,13 +341,15 @@ class ChatConverter {
     if (type == "json_object") {
       if (!mentions_json_)
         return Refuse(
-            "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'.");
+            "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'.",
+            "response_format");
       request_.conversation.response_format = ResponseFormat::kJsonObject;
     } else if (type == "json_schema") {
-      return SetSchemaFormat(Get(format, "json_schema"), options_, request_);
+      return SetSchemaFormat(Get(format, "json_schema"), "response_format", options_, request_);
     } else if (type == "regex") {
       if (const Status status = CheckRegexSyntax(Text(format, "regex")); !status)
-        return Refuse(fmt::format("Invalid regex: {}", status.error().message));
+        return RefuseChecked(fmt::format("Invalid regex: {}", status.error().message), status.error(),
+                             "response_format");
       request_.conversation.response_format = ResponseFormat::kRegex;
       request_.conversation.response_regex = Text(format, "regex");
     }

@@ -47,7 +47,7 @@ Checked SetPrompt(const Json& body, ParsedRequest& request) {
     request.raw_prompt = suffix.is_null() ? RenderText(text) : RenderFim(text, Text(suffix));
     return {};
   }
-  if (elements.empty()) return Refuse("prompt: the list is empty. Give a text or token ids.");
+  if (elements.empty()) return Refuse("prompt: the list is empty. Give a text or token ids.", "prompt");
   if (elements[0].is_string())
     return Refuse(
         fmt::format("prompt: {} texts in one request are not supported. Send one request for each.", elements.size()));
@@ -79,28 +79,33 @@ Parsed<ParsedRequest> ConvertCompletions(const Json& body, const CodecOptions& o
   request.conversation.thinking = false;
   request.parsing.raw = true;
   GALLEY_REFUSE_IF_ERROR(SetPrompt(body, request));
+  request.echo_prompt = IsTrue(Get(body, "echo"));
+  const Json& max_tokens = Get(body, "max_tokens");
+  request.score_only = !max_tokens.is_null() && Unsigned(max_tokens) == 0;
+  if (request.score_only && !request.echo_prompt)
+    return Refuse(fmt::format("Invalid max_tokens value, the valid range of max_tokens is [1, {}], and 0 where echo "
+                              "shows the prompt",
+                              options.non_thinking_max_tokens),
+                  "max_tokens");
   GALLEY_REFUSE_IF_ERROR(SetSampling(body, "max_tokens", false, options, request));
   if (!request.inference.max_tokens) request.inference.max_tokens = kUsualMaxTokens;
   // The codec fixes top_p for chats; a bare continuation takes what the client says.
   if (const Json& top_p = Get(body, "top_p"); !top_p.is_null())
     request.inference.top_p = static_cast<float>(top_p.AsDouble());
   if (const Json& n = Get(body, "n"); !n.is_null() && Unsigned(n) != 1)
-    return Refuse("Invalid n value (currently only n = 1 is supported)");
-  if (const Json& seed = Get(body, "seed"); !seed.is_null()) {
-    if (Unsigned(seed) >> 63 != 0) return Refuse("Invalid seed value, the valid range of seed is [0, 2^63)");
-    request.inference.seed = Unsigned(seed);
-  }
+    return Refuse("Invalid n value (currently only n = 1 is supported)", "n");
+  GALLEY_REFUSE_IF_ERROR(SetSeed(body, request));
   GALLEY_REFUSE_IF_ERROR(SetStop(Get(body, "stop"), request));
   if (const Json& logprobs = Get(body, "logprobs"); !logprobs.is_null()) {
-    if (Unsigned(logprobs) > 20) return Refuse("Invalid logprobs value, the valid range of logprobs is [0, 20].");
+    if (Unsigned(logprobs) > 20)
+      return Refuse("Invalid logprobs value, the valid range of logprobs is [0, 20].", "logprobs");
     request.inference.logprobs = true;
     request.inference.top_logprobs = static_cast<std::uint8_t>(Unsigned(logprobs));
   }
   if (const Json& stream = Get(body, "stream_options"); !stream.is_null()) {
-    if (!request.stream) return Refuse("stream_options should be set along with stream = true");
+    if (!request.stream) return Refuse("stream_options should be set along with stream = true", "stream_options");
     request.include_usage = IsTrue(Get(stream, "include_usage"));
   }
-  request.echo_prompt = IsTrue(Get(body, "echo"));
   return request;
 }
 

@@ -86,11 +86,14 @@ class MessagesWriter : public AnswerWriter {
   }
 
   static Json UsageJson(const AnswerUsage& usage) {
-    return Json::MakeObject({{"input_tokens", std::max<std::int64_t>(0, usage.prompt_tokens - usage.cached_tokens)},
-                             {"cache_creation_input_tokens", 0},
-                             {"cache_read_input_tokens", usage.cached_tokens},
-                             {"output_tokens", usage.completion_tokens},
-                             {"service_tier", "standard"}});
+    Json row = Json::MakeObject({{"input_tokens", std::max<std::int64_t>(0, usage.prompt_tokens - usage.cached_tokens)},
+                                 {"cache_creation_input_tokens", 0},
+                                 {"cache_read_input_tokens", usage.cached_tokens},
+                                 {"output_tokens", usage.completion_tokens},
+                                 {"service_tier", "standard"}});
+    // Not one of this API's members; the name is that of Chat Completions.
+    if (usage.accepted_drafts > 0) row.Set("accepted_prediction_tokens", usage.accepted_drafts);
+    return row;
   }
 
   static std::string_view StopReason(const OutputResult& result) {

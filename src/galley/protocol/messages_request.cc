@@ -145,7 +145,7 @@ class MessagesConverter {
       const std::string_view type = Text(all[i], "type");
       if (!type.empty() && type != "custom") {
         if (options_.messages_reject_web_search || !type.starts_with("web_search"))
-          return Refuse(fmt::format("tools[{}]: server tools are not supported", i));
+          return Refuse(fmt::format("tools[{}]: server tools are not supported", i), "tools");
         continue;
       }
       Tool tool{.name = std::string(Text(all[i], "name"))};
@@ -182,8 +182,8 @@ class MessagesConverter {
     const Json& format = Get(Get(body_, "output_config"), "format");
     if (format.is_null() || !options_.messages_format) return {};
     if (Text(format, "type") != "json_schema")
-      return Refuse("output_config.format: the only supported type is json_schema");
-    return SetSchemaFormat(format, options_, request_);
+      return Refuse("output_config.format: the only supported type is json_schema", "output_config.format");
+    return SetSchemaFormat(format, "output_config.format", options_, request_);
   }
 
   void ContinuePrefill() {

@@ -42,7 +42,17 @@ enum class State {
   kDone,
 };
 
-enum class Action { kStop, kBlock, kStrayMarker, kLeadingNewline, kThinkEnd, kFenceOpen, kJsonOpen, kFenceClose };
+enum class Action {
+  kStop,
+  kBlock,
+  kStrayMarker,
+  kHiddenMarker,
+  kLeadingNewline,
+  kThinkEnd,
+  kFenceOpen,
+  kJsonOpen,
+  kFenceClose
+};
 
 struct Pattern {
   Action action;
@@ -128,6 +138,7 @@ class OutputParser::Impl {
     }
     if (state == State::kCommon || state == State::kJsonValue || state == State::kJsonAfter) AddStops();
     if (state == State::kJsonValue || state == State::kJsonAfter) add(Action::kFenceClose, std::string(kFenceEnd));
+    if (options_.parsing.hide_markup) add(Action::kHiddenMarker, std::string(kMarker), kMarker);
     if (options_.parsing.parse_tool_calls && state != State::kJsonValue) {
       add(Action::kBlock, "<" + std::string(kMarker), kMarker, true);
       const bool thinking = state == State::kReasoning;
@@ -182,6 +193,11 @@ class OutputParser::Impl {
   void StepByte(char byte, PieceSource source) {
     const bool first = buffer_.empty();
     buffer_ += byte;
+    // The blank of V4.1's tags belongs to the marker that was dropped.
+    if (std::exchange(behind_marker_, false) && byte == ' ') {
+      DropSilently(1);
+      return;
+    }
     Pattern* complete = nullptr;
     std::size_t live = 0;
     for (Pattern& pattern : patterns_) {
@@ -216,7 +232,7 @@ class OutputParser::Impl {
       case Action::kStop:
         result_.stop_sequence = options_.parsing.stop_sequences[stop];
         result_.finish = Finish::kStop;
-        Decide(length, Effect::kDrop);
+        Decide(length, options_.parsing.keep_stop ? StateEffect() : Effect::kDrop);
         state_ = State::kDone;
         return;
       case Action::kBlock:
@@ -230,6 +246,11 @@ class OutputParser::Impl {
                    ? Effect::kDrop
                    : Effect::kContent);
         Restart();
+        return;
+      case Action::kHiddenMarker:
+        DropSilently(length);
+        Restart();
+        behind_marker_ = true;
         return;
       case Action::kLeadingNewline:
         DropSilently(length);
@@ -287,7 +308,8 @@ class OutputParser::Impl {
     const bool bare = scanner_.bare();
     const bool ended = scanner_.Step(byte);
     // Three backticks end a bare value only: inside brackets they are part of a string.
-    if (complete != nullptr && !(bare && scanner_.bare())) {
+    const bool fence = complete != nullptr && complete->action == Action::kFenceClose;
+    if (fence && !(bare && scanner_.bare())) {
       complete->matcher.Reset();
       complete = nullptr;
     }
@@ -579,7 +601,8 @@ class OutputParser::Impl {
   SegmentWriter writer_;
   OutputResult result_;
   State state_ = State::kCommon;
-  bool leading_ = false;  // nothing but newlines since the state began
+  bool leading_ = false;        // nothing but newlines since the state began
+  bool behind_marker_ = false;  // a marker that is not shown was the last thing
   std::vector<Pattern> patterns_;
   std::string buffer_;  // undecided bytes, outside blocks
   std::string input_;   // not yet looked at

@@ -76,6 +76,46 @@ TEST(OutputParser, ReportsACallOnlyWhenItsInvokeIsClosed) {
   EXPECT_EQ(Collect(events).calls, (Calls{{"f", "{\"a\": \"x\"}"}}));
 }
 
+// Where there are no calls, markup is text without its markers, however it is cut.
+TEST(OutputParser, MarkersAreHiddenWhereThereAreNoCalls) {
+  OutputParserOptions options;
+  options.parsing.hide_markup = true;
+  const std::string text = "See:\n\n" + Block(Invoke(Parameter("a", "true", "x < y")));
+  const std::string shown =
+      "See:\n\n<calls>\n<invoke name=\"f\">\n<parameter name=\"a\" string=\"true\">x < "
+      "y</parameter>\n</invoke>\n</calls>";
+  for (std::size_t cut = 0; cut <= text.size(); ++cut)
+    EXPECT_EQ(Read(options, {text.substr(0, cut), text.substr(cut)}).content, shown) << "cut at " << cut;
+  options.parsing.stage = ThinkingStage::kReasoningStart;
+  const Seen thought = Read(options, {"a <｜DSML｜ b</think>c ｜DSML｜"});
+  EXPECT_EQ(thought.reasoning, "a <b");
+  EXPECT_EQ(thought.content, "c ");
+  // Spelled by ordinary tokens it is no marker.
+  OutputParser parser(options);
+  std::vector<OutputEvent> events;
+  parser.Push({"</think>", PieceSource::kAdded}, events);
+  parser.Push({"｜DSML｜", PieceSource::kOrdinary}, events);
+  parser.End(Finish::kStop, events);
+  EXPECT_EQ(Collect(events).content, "｜DSML｜");
+  options.parsing.stage = ThinkingStage::kNone;
+  options.parsing.parse_json_output = true;
+  EXPECT_EQ(Read(options, {"{\"a\":\"<｜DSML｜ b\"}"}).content, "{\"a\":\"<b\"}");
+}
+
+TEST(OutputParser, AStopSequenceIsShownWhenItIsToBeKept) {
+  for (const bool keep : {false, true}) {
+    OutputParserOptions options;
+    options.parsing.keep_stop = keep;
+    options.parsing.stop_sequences = {"END"};
+    const std::string text = "some ENDING";
+    for (std::size_t cut = 0; cut <= text.size(); ++cut) {
+      const Seen seen = Read(options, {text.substr(0, cut), text.substr(cut)});
+      EXPECT_EQ(seen.content, keep ? "some END" : "some ") << "cut at " << cut;
+      EXPECT_EQ(seen.result.stop_sequence, "END");
+    }
+  }
+}
+
 TEST(OutputParser, AnUnclosedCallIsContentWithoutMarkersOrDroppedWhenCutOff) {
   const std::string text =
       "hi\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"a\" string=\"true\">ab";

@@ -48,6 +48,8 @@ struct CodecOptions {
   bool messages_format = false;   // Messages: output_config.format counts
   bool any_schema_root = false;   // strict schemas need no object at the top
   bool refuse_stateful = false;   // Responses: previous_response_id and background are errors
+  bool refuse_builtin = false;    // Responses: built-in tools are errors when demanded or when there are no others
+  bool hide_markup = false;       // where there are no calls, DSML markers are not shown either
 };
 
 enum class RequestErrorKind {
@@ -58,6 +60,8 @@ enum class RequestErrorKind {
 struct RequestError {
   RequestErrorKind kind = RequestErrorKind::kConversion;
   std::string message;
+  std::string param{};   // member of the body that it is about, when there is one
+  std::string detail{};  // what the original's words leave out: where in a schema, and why; may be empty
 };
 // {"error": {"message", "type": "invalid_request_error", "param": null, "code": "invalid_request_error"}}, status 400.
 [[nodiscard]] Json ErrorBody(const RequestError& error);
@@ -88,7 +92,9 @@ struct ParsingOptions {
   bool parse_json_output = false;
   ThinkingStage stage = ThinkingStage::kNone;
   std::vector<std::string> stop_sequences;
-  bool raw = false;  // Completions: nothing but stop sequences has a meaning
+  bool raw = false;          // Completions: nothing but stop sequences has a meaning
+  bool hide_markup = false;  // there are no calls: DSML markers are dropped, what stands between them is text
+  bool keep_stop = false;    // the stop sequence that ends the answer is part of it
 };
 
 struct ParsedRequest {
@@ -96,7 +102,8 @@ struct ParsedRequest {
   std::string model;  // as the client wrote it
   ModelVersion version = ModelVersion::kV41;
   bool stream = false;
-  bool include_usage = false;  // Chat and Completions: usage wanted in every chunk
+  bool include_usage = false;   // Chat and Completions: usage wanted in every chunk
+  bool hide_reasoning = false;  // the answer leaves out what the model thought
   Inference inference;
   ParsingOptions parsing;
   Conversation conversation;
@@ -110,6 +117,7 @@ struct ParsedRequest {
   Prompt raw_prompt;
   std::vector<std::vector<std::uint32_t>> prompt_ids;
   bool echo_prompt = false;
+  bool score_only = false;  // max_tokens is 0: the prompt is echoed and nothing generated
 };
 
 template <typename T>

@@ -19,7 +19,8 @@ Checked SetModel(const Json& body, const CodecOptions& options, ParsedRequest& r
     std::vector<std::string_view> names;
     for (const auto& [name, version] : options.models) names.push_back(name);
     return Refuse(
-        fmt::format("The supported API model names are {}, but you passed {}.", fmt::join(names, ", "), request.model));
+        fmt::format("The supported API model names are {}, but you passed {}.", fmt::join(names, ", "), request.model),
+        "model");
   }
   request.version = found->second;
   request.stream = IsTrue(Get(body, "stream"));
@@ -52,20 +53,23 @@ Checked SetSampling(const Json& body, std::string_view max_tokens_key, bool lowe
   if (const Json& value = Get(body, max_tokens_key); !value.is_null()) {
     std::uint64_t tokens = Unsigned(value);
     if (lower) tokens = std::min<std::uint64_t>(tokens, bound);
+    if (request.score_only) tokens = 1;  // the least that an engine does
     if (tokens < 1 || tokens > bound)
-      return Refuse(fmt::format("Invalid max_tokens value, the valid range of max_tokens is [1, {}]", bound));
+      return Refuse(fmt::format("Invalid max_tokens value, the valid range of max_tokens is [1, {}]", bound),
+                    max_tokens_key);
     request.inference.max_tokens = static_cast<std::uint32_t>(tokens);
   }
   if (const Json& value = Get(body, "temperature"); !value.is_null()) {
     const float given = static_cast<float>(value.AsDouble());
     if (!(given >= 0 && given <= 2))
-      return Refuse("Invalid temperature value, the valid range of temperature is [0, 2]");
+      return Refuse("Invalid temperature value, the valid range of temperature is [0, 2]", "temperature");
     if (!thinking) request.inference.temperature = given;
   }
   std::optional<float> top_p;
   if (const Json& value = Get(body, "top_p"); !value.is_null()) {
     top_p = static_cast<float>(value.AsDouble());
-    if (!(*top_p > 0 && *top_p <= 1)) return Refuse("Invalid top_p value, the valid range of top_p is (0, 1.0]");
+    if (!(*top_p > 0 && *top_p <= 1))
+      return Refuse("Invalid top_p value, the valid range of top_p is (0, 1.0]", "top_p");
   }
   if (request.version == ModelVersion::kV41) {
     if (thinking && top_p) request.inference.top_p = std::max(*top_p, 0.95f);
@@ -75,18 +79,26 @@ Checked SetSampling(const Json& body, std::string_view max_tokens_key, bool lowe
   return {};
 }
 
+Checked SetSeed(const Json& body, ParsedRequest& request) {
+  const Json& seed = Get(body, "seed");
+  if (seed.is_null()) return {};
+  if (Unsigned(seed) >> 63 != 0) return Refuse("Invalid seed value, the valid range of seed is [0, 2^63)", "seed");
+  request.inference.seed = Unsigned(seed);
+  return {};
+}
+
 Checked SetStop(const Json& stop, ParsedRequest& request) {
   const std::string_view empty =
       "empty string. Expected a string with minimum length 1, but got an empty string instead.";
   if (stop.is_string()) {
-    if (Text(stop).empty()) return Refuse(fmt::format("Invalid 'stop': {}", empty));
+    if (Text(stop).empty()) return Refuse(fmt::format("Invalid 'stop': {}", empty), "stop");
     request.parsing.stop_sequences = {std::string(Text(stop))};
     return {};
   }
   const std::span<const Json> all = Elements(stop);
-  if (all.size() > 16) return Refuse(fmt::format("Stop string array too long: {}", all.size()));
+  if (all.size() > 16) return Refuse(fmt::format("Stop string array too long: {}", all.size()), "stop");
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (Text(all[i]).empty()) return Refuse(fmt::format("Invalid 'stop[{}]': {}", i, empty));
+    if (Text(all[i]).empty()) return Refuse(fmt::format("Invalid 'stop[{}]': {}", i, empty), "stop");
     request.parsing.stop_sequences.emplace_back(Text(all[i]));
   }
   return {};
@@ -116,21 +128,22 @@ Checked CheckName(std::string_view name, std::string_view place) {
 }
 
 Checked FinishTool(Tool& tool, bool declared) {
-  const auto invalid = [&](std::string_view why) {
-    return Refuse(fmt::format("Invalid schema for function '{}': {}", tool.name, why));
+  const auto invalid = [&](const Error& why) {
+    return RefuseChecked(fmt::format("Invalid schema for function '{}': {}", tool.name, why.message), why, "tools");
   };
-  if (Status status = CheckJsonSchema(tool.parameters); !status) return invalid(status.error().message);
+  if (Status status = CheckJsonSchema(tool.parameters); !status) return invalid(status.error());
   if (declared && tool.parameters.is_object()) {
     const Json& type = Get(tool.parameters, "type");
     if (Text(type) != "object")
       return invalid(
-          fmt::format("schema must be a JSON Schema of 'type: \"object\"', got 'type: {}'.", DumpJson(type)));
+          {ErrorCode::kInvalidArgument,
+           fmt::format("schema must be a JSON Schema of 'type: \"object\"', got 'type: {}'.", DumpJson(type)), ""});
   }
   if (tool.strict.value_or(false)) {
     Json schema = tool.parameters;
     if (schema.Find("type") == nullptr) schema.Set("type", "object");
     Result<Json> strict = MakeStrict(schema);
-    if (!strict) return Refuse(strict.error().message);
+    if (!strict) return RefuseChecked(strict.error().message, strict.error(), "tools");
     tool.declared = std::exchange(tool.parameters, std::move(*strict));
   }
   return {};
@@ -139,7 +152,7 @@ Checked FinishTool(Tool& tool, bool declared) {
 Checked CheckUnique(const std::vector<Tool>& tools) {
   std::set<std::string_view> names;
   for (const Tool& tool : tools)
-    if (!names.insert(tool.name).second) return Refuse("Tool names must be unique.");
+    if (!names.insert(tool.name).second) return Refuse("Tool names must be unique.", "tools");
   return {};
 }
 
@@ -148,10 +161,10 @@ Checked ChooseTool(std::string_view name, ParsedRequest& request) {
   if (tools.empty()) return {};
   const auto found = std::find_if(tools.begin(), tools.end(), [&](const Tool& tool) { return tool.name == name; });
   if (found == tools.end())
-    return Refuse(
-        fmt::format("Invalid value for 'tool_call': no function named '{}' was specified in the 'tools' "
-                    "parameter.",
-                    name));
+    return Refuse(fmt::format("Invalid value for 'tool_call': no function named '{}' was specified in the 'tools' "
+                              "parameter.",
+                              name),
+                  "tool_choice");
   Tool kept = std::move(*found);
   tools.clear();
   tools.push_back(std::move(kept));
@@ -164,21 +177,27 @@ Checked FinishChoice(ParsedRequest& request) {
   if (c.tools.empty()) c.tool_choice = ToolChoice::kAuto;
   if (c.tool_choice == ToolChoice::kNone) c.tools.clear();
   if (c.thinking && c.tool_choice == ToolChoice::kRequired)
-    return Refuse("Thinking mode does not support this tool_choice");
+    return Refuse("Thinking mode does not support this tool_choice", "tool_choice");
   return {};
 }
 
-Checked SetSchemaFormat(const Json& holder, const CodecOptions& options, ParsedRequest& request) {
+Checked SetSchemaFormat(const Json& holder, std::string_view param, const CodecOptions& options,
+                        ParsedRequest& request) {
   Conversation& c = request.conversation;
   const Json& schema = Get(holder, "schema");
   if (Status status = CheckJsonSchema(schema); !status)
-    return Refuse(fmt::format("Invalid json schema: {}", status.error().message));
+    return RefuseChecked(fmt::format("Invalid json schema: {}", status.error().message), status.error(), param);
   std::string text = DumpJson(schema);
   if (IsTrue(Get(holder, "strict"))) {
     if (!options.any_schema_root && Text(schema, "type") != "object")
-      return Refuse("The top level of the json schema must be an object.");
+      return Refuse("The top level of the json schema must be an object.", param);
     Result<Json> strict = MakeStrict(schema);
-    if (!strict) return Refuse(strict.error().message);
+    if (!strict) {
+      // Here it is no tool's.
+      std::string_view why = strict.error().message;
+      if (why.starts_with(kStrictToolError)) why.remove_prefix(kStrictToolError.size());
+      return RefuseChecked(fmt::format("Invalid json schema: {}", why), strict.error(), param);
+    }
     text = DumpJson(*strict);
   }
   c.response_format = ResponseFormat::kJsonSchema;
@@ -365,9 +384,13 @@ Parsed<ParsedRequest> ConvertBody(Protocol protocol, const Json& body, const Cod
                                   {internal::CompletionsShape, internal::ConvertCompletions}};
   const Api& api = kApis[static_cast<std::size_t>(protocol)];
   if (const Status status = CheckShape(body, api.shape()); !status)
-    return tl::unexpected<RequestError>(RequestError{RequestErrorKind::kBody, status.error().ToString()});
+    return tl::unexpected<RequestError>(
+        RequestError{RequestErrorKind::kBody, status.error().ToString(), status.error().where});
   Parsed<ParsedRequest> request = api.convert(body, options);
-  if (request) request->protocol = protocol;
+  if (!request) return request;
+  request->protocol = protocol;
+  ParsingOptions& parsing = request->parsing;
+  parsing.hide_markup = options.hide_markup && !parsing.parse_tool_calls && !parsing.raw;
   return request;
 }
 

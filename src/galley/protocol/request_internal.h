@@ -10,8 +10,15 @@
 
 namespace galley::protocol::internal {
 
-[[nodiscard]] inline tl::unexpected<RequestError> Refuse(std::string message) {
-  return tl::unexpected<RequestError>(RequestError{RequestErrorKind::kConversion, std::move(message)});
+[[nodiscard]] inline tl::unexpected<RequestError> Refuse(std::string message, std::string_view param = {}) {
+  return tl::unexpected<RequestError>(
+      RequestError{RequestErrorKind::kConversion, std::move(message), std::string(param)});
+}
+// The same for what a check of a schema or a regular expression found: its place is the detail.
+[[nodiscard]] inline tl::unexpected<RequestError> RefuseChecked(std::string message, const Error& found,
+                                                                std::string_view param) {
+  return tl::unexpected<RequestError>(
+      RequestError{RequestErrorKind::kConversion, std::move(message), std::string(param), found.where});
 }
 
 using Checked = Parsed<void>;
@@ -63,7 +70,11 @@ void SetThinking(const Json& thinking, std::string_view effort, const CodecOptio
 [[nodiscard]] Checked FinishChoice(ParsedRequest& request);
 
 // json_schema formats: `holder` has the members schema and strict.
-[[nodiscard]] Checked SetSchemaFormat(const Json& holder, const CodecOptions& options, ParsedRequest& request);
+// `param` is the member of the body that holds it.
+[[nodiscard]] Checked SetSchemaFormat(const Json& holder, std::string_view param, const CodecOptions& options,
+                                      ParsedRequest& request);
+// seed within [0, 2^63), if the body has one.
+[[nodiscard]] Checked SetSeed(const Json& body, ParsedRequest& request);
 
 // Reasoning in old turns: filled in, dropped or, as the options say, demanded. `field` is the API's name for it.
 [[nodiscard]] Checked FinishReasoning(std::string_view field, const CodecOptions& options, ParsedRequest& request);

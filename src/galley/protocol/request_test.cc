@@ -150,5 +150,46 @@ TEST(Regex, SyntaxIsCheckedWithoutRunningIt) {
     EXPECT_FALSE(CheckRegexSyntax(bad).has_value()) << bad;
 }
 
+TEST(Request, AStrictFormatIsNoTool) {
+  const auto request = ParseRequest(
+      Protocol::kChat,
+      Body(
+          R"("messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_schema", "json_schema": {"name": "s", "strict": true, "schema": {"type": "object", "properties": {"a": {"type": "array"}}}}})"));
+  ASSERT_FALSE(request);
+  EXPECT_EQ(request.error().message, "Invalid json schema: missing field `items`");
+  EXPECT_EQ(request.error().detail, "at /properties/a");
+}
+
+// The words are the original's; the place is ours.
+TEST(Request, WhatIsWrongInASchemaIsSaidWithItsPlace) {
+  struct Case {
+    const char* schema;
+    const char* message;
+    const char* detail;
+  };
+  const Case cases[] = {
+      {R"({"type": "nope"})", "is not valid under any of the schemas", "at /type"},
+      {R"({"properties": {"a/b": {"items": {"minItems": -1}}}})", "-1 is less than the minimum of 0",
+       "at /properties/a~1b/items/minItems"},
+      {R"({"anyOf": [true, {"pattern": "a("}]})", R"("a(" is not a "regex")",
+       "at /anyOf/1/pattern: a group is not closed at byte 1"},
+      {R"({"patternProperties": {"[": true}})", R"("[" is not a "regex")",
+       "at /patternProperties/[: a character class is not closed at byte 0"},
+      {R"({"properties": {"x": {"$ref": "#/nope"}}})", "Pointer '/nope' does not exist", "at /properties/x/$ref"},
+      {"5", "5 is not of types", "at the top"}};
+  for (const Case& test : cases) {
+    const auto request = ParseRequest(
+        Protocol::kChat,
+        Body(
+            std::string(
+                R"("messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": )") +
+            test.schema + "}}"));
+    ASSERT_FALSE(request) << test.schema;
+    EXPECT_NE(request.error().message.find(test.message), std::string::npos) << request.error().message;
+    EXPECT_EQ(request.error().detail, test.detail);
+    EXPECT_EQ(request.error().param, "response_format");
+  }
+}
+
 }  // namespace
 }  // namespace galley::protocol

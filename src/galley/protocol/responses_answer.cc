@@ -43,12 +43,14 @@ class ResponsesWriter : public AnswerWriter {
   void End(const OutputResult& result, const AnswerUsage& usage, std::vector<AnswerEvent>& out) override {
     const bool incomplete = result.finish != Finish::kStop && !result.stop_sequence;
     Close(incomplete, false, out);
-    usage_ = Json::MakeObject(
-        {{"input_tokens", usage.prompt_tokens},
-         {"input_tokens_details", Json::MakeObject({{"cached_tokens", usage.cached_tokens}})},
-         {"output_tokens", usage.completion_tokens},
-         {"output_tokens_details", Json::MakeObject({{"reasoning_tokens", usage.reasoning_tokens.value_or(0)}})},
-         {"total_tokens", usage.prompt_tokens + usage.completion_tokens}});
+    Json details = Json::MakeObject({{"reasoning_tokens", usage.reasoning_tokens.value_or(0)}});
+    // Not one of this API's members; the name is that of Chat Completions.
+    if (usage.accepted_drafts > 0) details.Set("accepted_prediction_tokens", usage.accepted_drafts);
+    usage_ = Json::MakeObject({{"input_tokens", usage.prompt_tokens},
+                               {"input_tokens_details", Json::MakeObject({{"cached_tokens", usage.cached_tokens}})},
+                               {"output_tokens", usage.completion_tokens},
+                               {"output_tokens_details", std::move(details)},
+                               {"total_tokens", usage.prompt_tokens + usage.completion_tokens}});
     status_ = incomplete ? "incomplete" : "completed";
     if (incomplete)
       details_ =

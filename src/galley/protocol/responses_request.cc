@@ -145,7 +145,8 @@ class ResponsesConverter {
     GALLEY_REFUSE_IF_ERROR(Stateful());
     GALLEY_REFUSE_IF_ERROR(SetSampling(body_, "max_output_tokens", false, options_, request_));
     if (const Json& top = Get(body_, "top_logprobs"); !top.is_null()) {
-      if (Unsigned(top) > 20) return Refuse("Invalid top_logprobs value, the valid range of top_logprobs is [0, 20].");
+      if (Unsigned(top) > 20)
+        return Refuse("Invalid top_logprobs value, the valid range of top_logprobs is [0, 20].", "top_logprobs");
       request_.inference.logprobs = true;
       request_.inference.top_logprobs = static_cast<std::uint8_t>(Unsigned(top));
     }
@@ -168,9 +169,11 @@ class ResponsesConverter {
     if (!Get(body_, "previous_response_id").is_null())
       return Refuse(
           "previous_response_id is not supported: responses are not stored. Send the whole conversation in "
-          "input instead.");
+          "input instead.",
+          "previous_response_id");
     if (IsTrue(Get(body_, "background")))
-      return Refuse("background is not supported: responses are not stored. Wait for the answer or stream it.");
+      return Refuse("background is not supported: responses are not stored. Wait for the answer or stream it.",
+                    "background");
     return {};
   }
 
@@ -180,6 +183,12 @@ class ResponsesConverter {
     const std::span<const Json> all = Elements(Get(body_, "tools"));
     for (std::size_t i = 0; i < all.size(); ++i)
       GALLEY_REFUSE_IF_ERROR(AddTool(all[i], fmt::format("tools[{}]", i), request_.conversation.tools, true));
+    if (options_.refuse_builtin && !all.empty() && request_.conversation.tools.empty())
+      return Refuse(
+          fmt::format("tools[0]: {} is not supported: this server runs no tools of its own. Declare functions "
+                      "that the client runs, or leave tools out.",
+                      Text(all[0], "type")),
+          "tools");
     return CheckUnique(request_.conversation.tools);
   }
 
@@ -196,8 +205,12 @@ class ResponsesConverter {
       AddPatch(tools);
       request_.custom_apply_patch = true;
     }
+    const bool client_search = type == kSearchName && Text(row, "execution") == "client";
+    // The original drops what the service itself would run, and clients such as Codex declare it always.
+    if (type != "custom" && !client_search)
+      request_.warnings.push_back(fmt::format("{}: {} is ignored: this server runs no tools of its own", place, type));
     // V4 does not know tools that come in later, so it does not get to search for them either.
-    if (type == kSearchName && Text(row, "execution") == "client" && request_.version == ModelVersion::kV41) {
+    if (client_search && request_.version == ModelVersion::kV41) {
       Tool tool{.name = std::string(kSearchName)};
       if (const Json& text = Get(row, "description"); text.is_string()) tool.description = std::string(Text(text));
       if (const Json& schema = Get(row, "parameters"); !schema.is_null()) tool.parameters = schema;
@@ -279,6 +292,10 @@ class ResponsesConverter {
         GALLEY_REFUSE_IF_ERROR(ChooseTool(Text(choice, "name"), request_));
       else if (options_.responses_reject_web_search)
         return Refuse("Server tools are not supported");
+      else if (options_.refuse_builtin)
+        return Refuse(fmt::format("tool_choice: {} cannot be demanded: this server runs no tools of its own",
+                                  Text(choice, "type")),
+                      "tool_choice");
     }
     return FinishChoice(request_);
   }
@@ -510,12 +527,13 @@ class ResponsesConverter {
   Checked Format() {
     const Json& format = Get(Get(body_, "text"), "format");
     const std::string_view type = Text(format, "type");
-    if (type == "json_schema") return SetSchemaFormat(format, options_, request_);
+    if (type == "json_schema") return SetSchemaFormat(format, "text.format", options_, request_);
     if (type != "json_object") return {};
     if (!mentions_json_)
       return Refuse(
           "Response input messages must contain the word 'json' in some form to use 'text.format' of type "
-          "'json_object'.");
+          "'json_object'.",
+          "text.format");
     request_.conversation.response_format = ResponseFormat::kJsonObject;
     return {};
   }

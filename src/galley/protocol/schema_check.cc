@@ -8,6 +8,7 @@
 #include <cmath>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "galley/protocol/shape.h"
 
@@ -126,16 +127,49 @@ class SchemaChecker {
   explicit SchemaChecker(const Json& root)
       : root_(root), draft4_(Text(root, "$schema").find("draft-04") != std::string_view::npos) {}
 
+  // The error tells where: a JSON Pointer into the schema, and for regular expressions why.
+  Status Check() {
+    const Status status = Schema(root_);
+    if (status) return status;
+    std::string place = fmt::format("at {}", path_.empty() ? "the top" : Pointer());
+    if (!reason_.empty()) place += ": " + reason_;
+    return Err(status.error().code, status.error().message, std::move(place));
+  }
+
+ private:
   Status Schema(const Json& schema) {
     if (schema.is_bool()) return {};
     if (!schema.is_object()) return Bad(fmt::format("{} is not of types \"boolean\", \"object\"", DumpJson(schema)));
     for (const Keyword& keyword : kKeywords) {
-      if (const Json* value = schema.Find(keyword.name)) RETURN_IF_ERROR(Value(*value, keyword.rule));
+      if (const Json* value = schema.Find(keyword.name))
+        RETURN_IF_ERROR(At(keyword.name, [&] { return Value(*value, keyword.rule); }));
     }
     return {};
   }
 
- private:
+  // Runs `check` one step deeper. The path stays where a check failed.
+  template <typename Check>
+  Status At(std::string_view step, Check check) {
+    path_.emplace_back(step);
+    RETURN_IF_ERROR(check());
+    path_.pop_back();
+    return {};
+  }
+
+  [[nodiscard]] std::string Pointer() const {
+    std::string pointer;
+    for (const std::string& step : path_) {
+      pointer += '/';
+      for (const char c : step) {
+        if (c == '~' || c == '/')
+          pointer += c == '~' ? "~0" : "~1";
+        else
+          pointer += c;
+      }
+    }
+    return pointer;
+  }
+
   Status Value(const Json& value, Rule rule) {
     switch (rule) {
       case Rule::kSchema:
@@ -181,24 +215,29 @@ class SchemaChecker {
   Status SchemaList(const Json& value) {
     if (!value.is_array()) return NotOfType(value, "array");
     if (Elements(value).empty()) return Bad("[] has less than 1 item");
-    for (const Json& element : Elements(value)) RETURN_IF_ERROR(Schema(element));
+    std::size_t index = 0;
+    for (const Json& element : Elements(value))
+      RETURN_IF_ERROR(At(std::to_string(index++), [&] { return Schema(element); }));
     return {};
   }
 
   Status Map(const Json& value, Rule rule) {
     if (!value.is_object()) return NotOfType(value, "object");
-    for (const Json::Member& member : *value.if_object()) {
-      if (rule == Rule::kPatternMap) RETURN_IF_ERROR(Regex(Json(member.key)));
-      if (rule == Rule::kRequirements || (rule == Rule::kDependencies && member.value.is_array()))
-        RETURN_IF_ERROR(Strings(member.value));
-      else
-        RETURN_IF_ERROR(Schema(member.value));
-    }
+    for (const Json::Member& member : *value.if_object())
+      RETURN_IF_ERROR(At(member.key, [&] { return MapMember(member, rule); }));
     return {};
   }
 
-  static Status Regex(const Json& value) {
-    if (CheckRegexSyntax(Text(value))) return {};
+  Status MapMember(const Json::Member& member, Rule rule) {
+    if (rule == Rule::kPatternMap) RETURN_IF_ERROR(Regex(Json(member.key)));
+    const bool strings = rule == Rule::kRequirements || (rule == Rule::kDependencies && member.value.is_array());
+    return strings ? Strings(member.value) : Schema(member.value);
+  }
+
+  Status Regex(const Json& value) {
+    const Status status = CheckRegexSyntax(Text(value));
+    if (status) return {};
+    reason_ = fmt::format("{} {}", status.error().message, status.error().where);
     return Bad(fmt::format("{} is not a \"regex\"", DumpJson(value)));
   }
 
@@ -268,6 +307,8 @@ class SchemaChecker {
 
   const Json& root_;
   const bool draft4_;
+  std::vector<std::string> path_;
+  std::string reason_;
 };
 
 // Strict form ------------------------------------------------------------------------------------------------------
@@ -299,8 +340,6 @@ constexpr std::array<std::string_view, 17> kCopiedInStrict = {
     "maxLength", "minItems", "maxItems",         "$anchor",          "$comment"};
 constexpr std::array<std::string_view, 5> kStrictFormats = {"email", "hostname", "ipv4", "ipv6", "uuid"};
 
-constexpr std::string_view kStrictError = "Invalid tool parameters schema : ";
-
 bool HasType(const Json& schema, std::string_view name) {
   const Json& type = Get(schema, "type");
   if (Text(type) == name) return true;
@@ -309,11 +348,18 @@ bool HasType(const Json& schema, std::string_view name) {
 
 Result<Json> Strict(const Json& schema);
 
-Result<Json> StrictMap(const Json& map) {
+// A schema inside the one at hand; `step` leads there, for errors.
+Result<Json> StrictAt(const Json& schema, std::string_view step) {
+  Result<Json> inner = Strict(schema);
+  if (!inner) return Err(inner.error().code, inner.error().message, fmt::format("/{}{}", step, inner.error().where));
+  return inner;
+}
+
+Result<Json> StrictMap(const Json& map, std::string_view step) {
   Json out(Json::Object{});
   if (const Json::Object* members = map.if_object()) {
     for (const Json::Member& member : *members) {
-      ASSIGN_OR_RETURN(Json value, Strict(member.value));
+      ASSIGN_OR_RETURN(Json value, StrictAt(member.value, fmt::format("{}/{}", step, member.key)));
       out.if_object()->push_back({member.key, std::move(value)});
     }
   }
@@ -321,7 +367,7 @@ Result<Json> StrictMap(const Json& map) {
 }
 
 Status AddObjectMembers(const Json& schema, Json& out) {
-  ASSIGN_OR_RETURN(Json properties, StrictMap(Get(schema, "properties")));
+  ASSIGN_OR_RETURN(Json properties, StrictMap(Get(schema, "properties"), "properties"));
   const Json& additional = Get(schema, "additionalProperties");
   if (!additional.is_null() && !(additional.is_bool() && !IsTrue(additional)))
     return Bad("additionalProperties should not be true");
@@ -346,28 +392,29 @@ Status AddObjectMembers(const Json& schema, Json& out) {
 Status CheckStrictKeywords(const Json& schema) {
   for (std::string_view name : kRefusedInStrict) {
     if (schema.Find(name) != nullptr)
-      return Bad(fmt::format("{}`{}` is not supported in strict mode", kStrictError, name));
+      return Bad(fmt::format("{}`{}` is not supported in strict mode", kStrictToolError, name));
   }
   const bool choice = schema.Find("anyOf") != nullptr || schema.Find("$ref") != nullptr;
   const bool values = schema.Find("enum") != nullptr || schema.Find("const") != nullptr;
   if (schema.Find("type") == nullptr && !choice && !values)
-    return Bad(fmt::format("{}one of `type`, `anyOf`, `$ref` field is required", kStrictError));
+    return Bad(fmt::format("{}one of `type`, `anyOf`, `$ref` field is required", kStrictToolError));
   for (std::string_view name : {"oneOf", "allOf"}) {
     if (schema.Find(name) != nullptr)
-      return Bad(fmt::format("{}`{}` is not supported in strict mode", kStrictError, name));
+      return Bad(fmt::format("{}`{}` is not supported in strict mode", kStrictToolError, name));
   }
   if (const Json* format = schema.Find("format")) {
     if (std::find(kStrictFormats.begin(), kStrictFormats.end(), Text(*format)) == kStrictFormats.end())
       return Bad(fmt::format("{}unknown variant `{}`, expected one of `email`, `hostname`, `ipv4`, `ipv6`, `uuid`",
-                             kStrictError, Text(*format)));
+                             kStrictToolError, Text(*format)));
   }
   if (HasType(schema, "array") && schema.Find("items") == nullptr)
-    return Bad(fmt::format("{}missing field `items`", kStrictError));
+    return Bad(fmt::format("{}missing field `items`", kStrictToolError));
   return {};
 }
 
 Result<Json> Strict(const Json& schema) {
-  if (!schema.is_object()) return Bad(fmt::format("{}expected an object, found {}", kStrictError, schema.type_name()));
+  if (!schema.is_object())
+    return Bad(fmt::format("{}expected an object, found {}", kStrictToolError, schema.type_name()));
   RETURN_IF_ERROR(CheckStrictKeywords(schema));
   Json out(Json::Object{});
   for (std::string_view name : {"$ref", "type"})
@@ -376,20 +423,21 @@ Result<Json> Strict(const Json& schema) {
     if (const Json* value = schema.Find(name)) out.Set(name, *value);
   if (const Json* anyof = schema.Find("anyOf")) {
     Json list(Json::Array{});
+    std::size_t index = 0;
     for (const Json& element : Elements(*anyof)) {
-      ASSIGN_OR_RETURN(Json value, Strict(element));
+      ASSIGN_OR_RETURN(Json value, StrictAt(element, fmt::format("anyOf/{}", index++)));
       list.Push(std::move(value));
     }
     out.Set("anyOf", std::move(list));
   }
   if (const Json* items = schema.Find("items")) {
-    ASSIGN_OR_RETURN(Json value, Strict(*items));
+    ASSIGN_OR_RETURN(Json value, StrictAt(*items, "items"));
     out.Set("items", std::move(value));
   }
   if (HasType(schema, "object")) RETURN_IF_ERROR(AddObjectMembers(schema, out));
   for (std::string_view name : {"$defs", "definitions"}) {
     if (const Json* defs = schema.Find(name)) {
-      ASSIGN_OR_RETURN(Json value, StrictMap(*defs));
+      ASSIGN_OR_RETURN(Json value, StrictMap(*defs, name));
       out.Set(name, std::move(value));
     }
   }
@@ -399,17 +447,20 @@ Result<Json> Strict(const Json& schema) {
 }  // namespace
 
 Status CheckJsonSchema(const Json& schema) {
-  return SchemaChecker(schema).Schema(schema);
+  return SchemaChecker(schema).Check();
 }
 
 Status CheckRegexSyntax(std::string_view pattern) {
-  int groups = 0;
-  bool can_repeat = false;  // whether a repetition may follow
+  const auto bad = [](std::string message, std::size_t at) {
+    return Err(ErrorCode::kInvalidArgument, std::move(message), fmt::format("at byte {}", at));
+  };
+  std::vector<std::size_t> groups;  // where the open ones begin
+  bool can_repeat = false;          // whether a repetition may follow
   for (std::size_t i = 0; i < pattern.size(); ++i) {
     const char c = pattern[i];
     switch (c) {
       case '\\':
-        if (++i == pattern.size()) return Bad("the pattern ends in a lone backslash");
+        if (++i == pattern.size()) return bad("the pattern ends in a lone backslash", i - 1);
         can_repeat = true;
         break;
       case '[': {
@@ -417,24 +468,25 @@ Status CheckRegexSyntax(std::string_view pattern) {
         if (end < pattern.size() && pattern[end] == '^') ++end;
         if (end < pattern.size() && pattern[end] == ']') ++end;
         while (end < pattern.size() && pattern[end] != ']') end += pattern[end] == '\\' ? 2 : 1;
-        if (end >= pattern.size()) return Bad("a character class is not closed");
+        if (end >= pattern.size()) return bad("a character class is not closed", i);
         i = end;
         can_repeat = true;
         break;
       }
       case '(':
-        ++groups;
+        groups.push_back(i);
         can_repeat = false;
         if (i + 1 < pattern.size() && pattern[i + 1] == '?') ++i;
         break;
       case ')':
-        if (--groups < 0) return Bad("a group is closed that was not opened");
+        if (groups.empty()) return bad("a group is closed that was not opened", i);
+        groups.pop_back();
         can_repeat = true;
         break;
       case '*':
       case '+':
       case '?':
-        if (!can_repeat) return Bad(fmt::format("nothing to repeat before '{}'", c));
+        if (!can_repeat) return bad(fmt::format("nothing to repeat before '{}'", c), i);
         can_repeat = false;
         // A lazy or possessive mark belongs to the repetition.
         if (i + 1 < pattern.size() && (pattern[i + 1] == '?' || pattern[i + 1] == '+')) ++i;
@@ -446,12 +498,15 @@ Status CheckRegexSyntax(std::string_view pattern) {
         can_repeat = true;
     }
   }
-  if (groups != 0) return Bad("a group is not closed");
+  if (!groups.empty()) return bad("a group is not closed", groups.back());
   return {};
 }
 
 Result<Json> MakeStrict(const Json& schema) {
-  return Strict(schema);
+  Result<Json> strict = Strict(schema);
+  if (!strict && !strict.error().where.empty())
+    return Err(strict.error().code, strict.error().message, "at " + strict.error().where);
+  return strict;
 }
 
 }  // namespace galley::protocol

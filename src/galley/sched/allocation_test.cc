@@ -29,10 +29,7 @@ namespace galley::sched {
 namespace {
 
 TEST(StepPath, AllocatesNothingAfterWarmUp) {
-  SchedulerOptions options = TestOptions();
-  options.blocks = 1024;
-  options.drafts = 3;
-  TestRank rank(options);
+  TestRank rank({.blocks = 1024, .drafts = 3});
   for (int i = 0; i < 64; ++i) rank.Submit(i, TestPrompt(100 + i, 0, i), 1500);
   rank.RunAll(20);
   ASSERT_GT(allocations, 0) << "the hook counts nothing";

@@ -15,19 +15,16 @@ namespace {
 // all eight and compute exactly the rows of their replay plan.
 TEST(CacheUse, AllButTheFirstOfManySimultaneousRequestsHitTheSharedPrefix) {
   for (const auto mode : {kv::ReplayMode::kBounded, kv::ReplayMode::kExact}) {
-    SchedulerOptions options = TestOptions();
-    options.blocks = 1024;
-    options.replay.mode = mode;
-    TestRank rank(options);
+    TestRank rank({.blocks = 1024, .replay = {.mode = mode}});
     for (int i = 0; i < 64; ++i) rank.Submit(i, TestPrompt(1024 + 100 + i, 1024, i), 8);
     rank.RunAll();
     EXPECT_EQ(rank.finished.size(), 64u);
     for (int i = 0; i < 64; ++i) {
       const Position hit = i == 0 ? 0 : 1024;
-      const auto plan = kv::PlanStart(options.replay, {.length = 1024 + 100 + i, .hit = hit});
-      EXPECT_EQ(rank.started.at(RequestId(i)).cached_tokens, hit) << i;
-      EXPECT_EQ(rank.started.at(RequestId(i)).replayed_tokens, plan.replayed_rows()) << i;
-      EXPECT_EQ(rank.rows_of.at(RequestId(i)), plan.encoder_rows()) << i;
+      const auto plan = kv::PlanStart(rank->options().replay, {.length = 1024 + 100 + i, .hit = hit});
+      EXPECT_EQ(rank.StartOf(i).cached_tokens, hit) << i;
+      EXPECT_EQ(rank.StartOf(i).replayed_tokens, plan.replayed_rows()) << i;
+      EXPECT_EQ(rank.RowsOf(i), plan.encoder_rows()) << i;
     }
     EXPECT_EQ(rank->stats().shared_waits, 63);
     rank.ExpectAllFree();
@@ -35,34 +32,29 @@ TEST(CacheUse, AllButTheFirstOfManySimultaneousRequestsHitTheSharedPrefix) {
 }
 
 TEST(CacheUse, WaitersGoOnWhenTheOneTheyWaitForIsCancelled) {
-  SchedulerOptions options = TestOptions();
-  options.step_rows_max = 256;
-  TestRank rank(options);
+  TestRank rank({.step_rows_max = 256});
   for (int i = 0; i < 3; ++i) rank.Submit(i, TestPrompt(1100, 1024, i), 2);
   rank.Step();
   EXPECT_EQ(rank.StateOf(1), "awaiting_prefix");
   rank.Cancel(0);
   EXPECT_EQ(rank.StateOf(1), "waiting");
   rank.RunAll();
-  EXPECT_EQ(rank.started.at(RequestId(1)).cached_tokens, 256);  // what the first had finished
-  EXPECT_EQ(rank.started.at(RequestId(2)).cached_tokens, 1024);
+  EXPECT_EQ(rank.StartOf(1).cached_tokens, 256);  // what the first had finished
+  EXPECT_EQ(rank.StartOf(2).cached_tokens, 1024);
   rank.ExpectAllFree();
 }
 
 // The wait for a block is bounded: without progress of its owner it becomes a miss that says so.
 TEST(CacheUse, K30_AWaitForAnothersBlockIsBounded) {
-  SchedulerOptions options = TestOptions();
-  options.step_rows_max = 256;
-  options.share_wait_us = 2000;
-  TestRank rank(options);
+  TestRank rank({.step_rows_max = 256, .share_wait_us = 2000});
   rank.Submit(0, TestPrompt(1100, 1024, 0), 2);
   rank.Submit(1, TestPrompt(1100, 1024, 1), 2);
   ASSERT_NE(rank.Plan(), nullptr);  // in flight, and the device hangs
   EXPECT_EQ(rank.StateOf(1), "awaiting_prefix");
   rank.now += 2001;
   ASSERT_NE(rank.Plan(), nullptr);
-  EXPECT_EQ(rank.started.at(RequestId(1)).limit, kv::HitLimit::kShareTimeout);
-  EXPECT_EQ(rank.started.at(RequestId(1)).cached_tokens, 0);
+  EXPECT_EQ(rank.StartOf(1).limit, kv::HitLimit::kShareTimeout);
+  EXPECT_EQ(rank.StartOf(1).cached_tokens, 0);
   rank.Finish();
   rank.Finish();
   rank.RunAll();
@@ -71,29 +63,24 @@ TEST(CacheUse, K30_AWaitForAnothersBlockIsBounded) {
 }
 
 TEST(CacheUse, AWaitGoesOnWhileItsOwnerGetsAhead) {
-  SchedulerOptions options = TestOptions();
-  options.step_rows_max = 256;
-  options.share_wait_us = 1500;  // a step takes 1,000
-  TestRank rank(options);
+  TestRank rank({.step_rows_max = 256, .share_wait_us = 1500});  // a step takes 1,000
   rank.Submit(0, TestPrompt(2100, 2048, 0), 2);
   rank.Submit(1, TestPrompt(2100, 2048, 1), 2);
   rank.RunAll();
-  EXPECT_EQ(rank.started.at(RequestId(1)).cached_tokens, 2048);
+  EXPECT_EQ(rank.StartOf(1).cached_tokens, 2048);
 }
 
 TEST(CacheUse, K24_HitsAtOneBlockGranularityWithAndWithoutDrafts) {
   for (const int drafts : {0, 5}) {
-    SchedulerOptions options = TestOptions();
-    options.drafts = drafts;
-    TestRank rank(options);
+    TestRank rank({.drafts = drafts});
     std::int64_t id = 0;
     for (const int length : {129, 255, 256, 257, 1000, 2047, 2048, 4096}) {
       for (int again = 0; again < 2; ++again) {
         rank.Submit(++id, TestPrompt(length, 0, length), 3);
         rank.RunAll();
-        EXPECT_EQ(rank.started.at(RequestId(id)).cached_tokens, again * (length / 128 * 128)) << length;
+        EXPECT_EQ(rank.StartOf(id).cached_tokens, again * (length / 128 * 128)) << length;
       }
-      EXPECT_EQ(rank.started.at(RequestId(id)).limit, kv::HitLimit::kNone);
+      EXPECT_EQ(rank.StartOf(id).limit, kv::HitLimit::kNone);
     }
   }
 }
@@ -101,11 +88,7 @@ TEST(CacheUse, K24_HitsAtOneBlockGranularityWithAndWithoutDrafts) {
 // Cancelled after every possible chunk, then asked again: only blocks that were computed completely are hit.
 TEST(CacheUse, K26_AnAbortPublishesCompletedBlocksOnly) {
   for (int chunks = 0; chunks <= 7; ++chunks) {
-    SchedulerOptions options = TestOptions();
-    options.prefill_rows_min = 100;
-    options.step_rows_max = 101;
-    options.replay.truncation = kv::Truncation::kOff;
-    TestRank rank(options);
+    TestRank rank({.step_rows_max = 101, .prefill_rows_min = 100, .replay = {.truncation = kv::Truncation::kOff}});
     rank.Submit(1, TestPrompt(700, 0, 1), 2);
     for (int i = 0; i < chunks; ++i) rank.Step();
     ASSERT_NE(rank.Plan(), nullptr);  // one more in flight, whose rows must not count
@@ -114,32 +97,32 @@ TEST(CacheUse, K26_AnAbortPublishesCompletedBlocksOnly) {
     rank.ExpectAllFree();
     rank.Submit(2, TestPrompt(700, 0, 1), 2);
     rank.RunAll();
-    EXPECT_EQ(rank.started.at(RequestId(2)).cached_tokens, std::min(700, 101 * chunks) / 128 * 128) << chunks;
+    EXPECT_EQ(rank.StartOf(2).cached_tokens, std::min(700, 101 * chunks) / 128 * 128) << chunks;
   }
 }
 
 // A failed step leaves nothing behind that could be hit.
 TEST(CacheUse, K1_K3_BlocksOfAFailedStepAreNeverHit) {
-  TestRank rank(TestOptions());
+  TestRank rank;
   rank.Submit(1, TestPrompt(1000, 0, 1), 2);
   ASSERT_NE(rank.Plan(), nullptr);
   rank.Fail();
   EXPECT_EQ(rank->cache().cached(), 0);
   rank.Submit(2, TestPrompt(1000, 0, 1), 2);
   rank.RunAll();
-  EXPECT_EQ(rank.started.at(RequestId(2)).cached_tokens, 0);
+  EXPECT_EQ(rank.StartOf(2).cached_tokens, 0);
   rank.ExpectAllFree();
 }
 
 TEST(CacheUse, K27_AnOptOutNeitherFindsNorLeavesBlocks) {
-  TestRank rank(TestOptions());
+  TestRank rank;
   const auto run = [&](std::int64_t id, bool use_cache, bool logprobs) {
     Request request = TestRank::Make(id, TestPrompt(500, 0, 1), 300);
     request.use_cache = use_cache;
     request.prompt_logprobs = logprobs;
     rank.Submit(std::move(request));
     rank.RunAll();
-    return rank.started.at(RequestId(id));
+    return rank.StartOf(id);
   };
   EXPECT_EQ(run(1, false, false).limit, kv::HitLimit::kOptOut);
   EXPECT_EQ(rank->cache().cached(), 0);
@@ -155,7 +138,7 @@ TEST(CacheUse, K27_AnOptOutNeitherFindsNorLeavesBlocks) {
 
 // Two opted-out requests do not wait for each other either.
 TEST(CacheUse, K9_AnotherSaltNeitherHitsNorWaits) {
-  TestRank rank(TestOptions());
+  TestRank rank;
   for (int i = 0; i < 2; ++i) {
     Request request = TestRank::Make(i, TestPrompt(500, 500, 0), 2);
     request.keys = kv::MakeKeyChain(TestRoot(i == 0 ? "a" : "b"), request.prompt);
@@ -163,7 +146,7 @@ TEST(CacheUse, K9_AnotherSaltNeitherHitsNorWaits) {
   }
   rank.RunAll();
   EXPECT_EQ(rank->stats().shared_waits, 0);
-  EXPECT_EQ(rank.started.at(RequestId(1)).cached_tokens, 0);
+  EXPECT_EQ(rank.StartOf(1).cached_tokens, 0);
 }
 
 // Ten thousand requests that come and go in every state: nothing is left behind.
@@ -171,10 +154,7 @@ TEST(CacheUse, K19_CancelledRequestsLeaveNothingBehind) {
   const std::uint32_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
-  SchedulerOptions options = TestOptions();
-  options.blocks = 40;
-  options.slots = 4;
-  TestRank rank(options);
+  TestRank rank({.blocks = 40, .slots = 4});
   for (int i = 0; i < 10'000; ++i) {
     rank.Submit(i, TestPrompt(1 + static_cast<int>(random() % 600), 512, i), 20);
     if (random() % 2 == 0) (void)rank.Plan();
@@ -189,10 +169,7 @@ TEST(CacheUse, K19_CancelledRequestsLeaveNothingBehind) {
 }
 
 TEST(CacheUse, CancellationInEveryState) {
-  SchedulerOptions options = TestOptions();
-  options.blocks = 12;
-  options.step_rows_max = 256;
-  TestRank rank(options);
+  TestRank rank({.blocks = 12, .step_rows_max = 256});
   rank.Submit(1, TestPrompt(600, 512, 1), 700);
   rank.Step();
   rank.Submit(2, TestPrompt(600, 512, 2), 2);
@@ -219,10 +196,7 @@ TEST(CacheUse, CancellationInEveryState) {
 // Six blocks, three sequences that grow: the shortest output makes room, the oldest never does, and everybody ends with
 // all tokens.
 TEST(CacheUse, PreemptionTakesTheShortestOutputAndNeverTheOldest) {
-  SchedulerOptions options = TestOptions();
-  options.blocks = 6;
-  options.slots = 3;
-  TestRank rank(options);
+  TestRank rank({.blocks = 6, .slots = 3});
   rank.Submit(1, TestPrompt(120, 0, 1), 300);
   rank.RunAll(20);
   rank.Submit(2, TestPrompt(120, 0, 2), 300);
@@ -238,16 +212,13 @@ TEST(CacheUse, PreemptionTakesTheShortestOutputAndNeverTheOldest) {
   EXPECT_TRUE(third_preempted);
   EXPECT_GT(rank->stats().preemptions, 0);
   EXPECT_EQ(rank->stats().resumes, rank->stats().preemptions);
-  for (int id = 1; id <= 3; ++id) EXPECT_EQ(rank.tokens.at({RequestId(id), 0}).size(), 300u);
+  for (int id = 1; id <= 3; ++id) EXPECT_EQ(rank.TokensOf(id).size(), 300u);
   rank.ExpectAllFree();
 }
 
 // The first outgrows what the second leaves: at 641 and some 440 tokens they need 6 and 4 of 9 blocks.
 TEST(CacheUse, AResumedSequenceHitsItsOwnBlocksAndKeepsItsTail) {
-  SchedulerOptions options = TestOptions();
-  options.blocks = 9;
-  options.slots = 2;
-  TestRank rank(options);
+  TestRank rank({.blocks = 9, .slots = 2});
   rank.Submit(1, TestPrompt(500, 0, 1), 250);
   rank.RunAll(5);
   rank.Submit(2, TestPrompt(300, 0, 2), 200);
@@ -269,26 +240,24 @@ TEST(CacheUse, AResumedSequenceHitsItsOwnBlocksAndKeepsItsTail) {
   EXPECT_EQ(rows.write_from, 384);  // its own three full blocks are still cached
   EXPECT_EQ(rows.begin, 0);         // 160 - 2540 < 0
   rank.RunAll();
-  EXPECT_EQ(rank.tokens.at({RequestId(2), 0}).size(), 200u);
+  EXPECT_EQ(rank.TokensOf(2).size(), 200u);
 }
 
 // A conversation of 50 turns: each turn's prompt repeats everything before it, and finds it, output included.
 TEST(CacheUse, K22_EveryTurnFindsTheWholePreviousTurn) {
-  SchedulerOptions options = TestOptions();
-  options.blocks = 600;
-  TestRank rank(options);
+  TestRank rank({.blocks = 600});
   std::vector<TokenId> prompt = TestPrompt(1000, 0, 1);
   for (int turn = 1; turn <= 50; ++turn) {
     rank.Submit(turn, prompt, 150);
     rank.RunAll();
-    const std::vector<TokenId>& output = rank.tokens.at({RequestId(turn), 0});
+    const std::vector<TokenId>& output = rank.TokensOf(turn);
     const auto previous = static_cast<Position>(prompt.size());
     prompt.insert(prompt.end(), output.begin(), output.end());
     const std::vector<TokenId> question = TestPrompt(77, 0, 100 + turn);
     prompt.insert(prompt.end(), question.begin(), question.end());
     if (turn > 1) {
       // The rows of the previous prompt and of all its output but the last token were computed.
-      EXPECT_GE(rank.started.at(RequestId(turn)).cached_tokens, previous - 77 - 1 - 127) << "turn " << turn;
+      EXPECT_GE(rank.StartOf(turn).cached_tokens, previous - 77 - 1 - 127) << "turn " << turn;
     }
   }
   EXPECT_EQ(rank->stats().hit_limits[static_cast<std::size_t>(kv::HitLimit::kEvicted)], 0);
@@ -298,10 +267,7 @@ TEST(CacheUse, K22_EveryTurnFindsTheWholePreviousTurn) {
 // of the previous prompt, also where that lies within a block.
 TEST(CacheUse, EveryTurnOfAThinkingChatRestoresItsSnapshot) {
   for (const auto mode : {kv::ReplayMode::kBounded, kv::ReplayMode::kExact}) {
-    SchedulerOptions options = TestOptions();
-    options.snapshots = 2;
-    options.replay.mode = mode;
-    TestRank rank(options);
+    TestRank rank({.snapshots = 2, .replay = {.mode = mode}});
     std::vector<TokenId> prompt = TestPrompt(700, 0, 1);
     Position restored = 0;
     for (int turn = 0; turn < 10; ++turn) {
@@ -310,7 +276,7 @@ TEST(CacheUse, EveryTurnOfAThinkingChatRestoresItsSnapshot) {
       request.snapshot_points = {length - 1};  // the last prompt token opens the reasoning
       rank.Submit(std::move(request));
       rank.RunAll();
-      const Started& started = rank.started.at(RequestId(turn));
+      const Started& started = rank.StartOf(turn);
       EXPECT_EQ(started.kind, turn == 0 ? kv::StartKind::kCold : kv::StartKind::kSnapshot) << "turn " << turn;
       EXPECT_EQ(started.cached_tokens, restored) << "turn " << turn;
       restored = length - 1;
@@ -324,22 +290,20 @@ TEST(CacheUse, EveryTurnOfAThinkingChatRestoresItsSnapshot) {
 }
 
 TEST(CacheUse, ASnapshotAtTheEndOfTheOutputServesTheNextTurn) {
-  SchedulerOptions options = TestOptions();
-  options.snapshots = 2;
-  TestRank rank(options);
+  TestRank rank({.snapshots = 2});
   Request request = TestRank::Make(1, TestPrompt(300, 0, 1), 50);
   request.snapshot_at_end = true;
   rank.Submit(std::move(request));
   rank.RunAll();
   std::vector<TokenId> prompt = TestPrompt(300, 0, 1);
-  const auto& output = rank.tokens.at({RequestId(1), 0});
+  const auto& output = rank.TokensOf(1);
   prompt.insert(prompt.end(), output.begin(), output.end());
   prompt.resize(500, 9);
   rank.Submit(2, prompt, 2);
   rank.RunAll();
-  EXPECT_EQ(rank.started.at(RequestId(2)).kind, kv::StartKind::kSnapshot);
-  EXPECT_EQ(rank.started.at(RequestId(2)).cached_tokens, 349);  // all but the last token, whose row was never run
-  EXPECT_EQ(rank.rows_of.at(RequestId(2)), 500 - 349);
+  EXPECT_EQ(rank.StartOf(2).kind, kv::StartKind::kSnapshot);
+  EXPECT_EQ(rank.StartOf(2).cached_tokens, 349);  // all but the last token, whose row was never run
+  EXPECT_EQ(rank.RowsOf(2), 500 - 349);
   rank.ExpectAllFree();
 }
 
@@ -347,10 +311,7 @@ TEST(CacheUse, ASnapshotAtTheEndOfTheOutputServesTheNextTurn) {
 // second waits for the others or not.
 TEST(CacheUse, K4_BlocksBeingWrittenAreNotReadUntilTheyAreWhole) {
   for (const TimeUs share_wait : {TimeUs{0}, TimeUs{1'000'000}}) {
-    SchedulerOptions options = TestOptions();
-    options.step_rows_max = 300;
-    options.share_wait_us = share_wait;
-    TestRank rank(options);
+    TestRank rank({.step_rows_max = 300, .share_wait_us = share_wait});
     rank.Submit(0, TestPrompt(1100, 0, 0), 2);
     rank.Step();                      // rows 0 to 299: two whole blocks
     ASSERT_NE(rank.Plan(), nullptr);  // rows 300 to 599, in flight
@@ -366,20 +327,17 @@ TEST(CacheUse, K4_BlocksBeingWrittenAreNotReadUntilTheyAreWhole) {
     }
     while (!rank.in_flight.empty()) rank.Finish();
     rank.RunAll();
-    const Started& second = rank.started.at(RequestId(1));
+    const Started& second = rank.StartOf(1);
     EXPECT_EQ(second.cached_tokens, share_wait == 0 ? 512 : 1024)
         << share_wait;  // rows 0 to 599 had ended: four blocks
-    EXPECT_EQ(rank.tokens.at({RequestId(1), 0}).size(), 2u);
+    EXPECT_EQ(rank.TokensOf(1).size(), 2u);
     rank.ExpectAllFree();
   }
 }
 
 // A prefix that is found but evicted before its request can start is a shorter hit, and its rows are computed.
 TEST(CacheUse, K18_AHitThatIsGoneWhenTheRequestStartsIsComputedAgain) {
-  SchedulerOptions options = TestOptions();
-  options.blocks = 12;
-  options.slots = 1;
-  TestRank rank(options);
+  TestRank rank({.blocks = 12, .slots = 1});
   rank.Submit(0, TestPrompt(700, 0, 0), 2);
   rank.RunAll();
   EXPECT_EQ(rank->cache().cached(), 5);
@@ -387,20 +345,17 @@ TEST(CacheUse, K18_AHitThatIsGoneWhenTheRequestStartsIsComputedAgain) {
   rank.Step();
   rank.Submit(2, TestPrompt(700, 0, 0), 2);  // waits for the slot, and finds five blocks meanwhile
   rank.RunAll();
-  const Started& late = rank.started.at(RequestId(2));
+  const Started& late = rank.StartOf(2);
   EXPECT_LT(late.cached_tokens, 640);
   EXPECT_EQ(late.limit, kv::HitLimit::kEvicted);
-  EXPECT_EQ(rank.rows_of.at(RequestId(2)), 700 - late.cached_tokens + late.replayed_tokens);
+  EXPECT_EQ(rank.RowsOf(2), 700 - late.cached_tokens + late.replayed_tokens);
   EXPECT_EQ(rank.finished.size(), 3u);
   rank.ExpectAllFree();
 }
 
 // A whole hit is whole or waits: it is never cut to the room that there is.
 TEST(CacheUse, K20_AWholeHitIsNotCutToTheFreeSpace) {
-  SchedulerOptions options = TestOptions();
-  options.blocks = 12;
-  options.slots = 2;
-  TestRank rank(options);
+  TestRank rank({.blocks = 12, .slots = 2});
   rank.Submit(0, TestPrompt(700, 0, 0), 2);
   rank.RunAll();
   rank.Submit(1, TestPrompt(800, 0, 1), 60);  // seven blocks, all that are free
@@ -409,17 +364,14 @@ TEST(CacheUse, K20_AWholeHitIsNotCutToTheFreeSpace) {
   rank.Step();
   EXPECT_EQ(rank.StateOf(2), "waiting");
   rank.RunAll();
-  EXPECT_EQ(rank.started.at(RequestId(2)).cached_tokens, 640);
-  EXPECT_EQ(rank.started.at(RequestId(2)).limit, kv::HitLimit::kNone);
+  EXPECT_EQ(rank.StartOf(2).cached_tokens, 640);
+  EXPECT_EQ(rank.StartOf(2).limit, kv::HitLimit::kNone);
   rank.ExpectAllFree();
 }
 
 // A preempted request can be cancelled like any other, before and after it is back in the queue.
 TEST(CacheUse, CancellationOfAPreemptedRequest) {
-  SchedulerOptions options = TestOptions();
-  options.blocks = 6;
-  options.slots = 3;
-  TestRank rank(options);
+  TestRank rank({.blocks = 6, .slots = 3});
   for (int i = 1; i <= 3; ++i) rank.Submit(i, TestPrompt(120, 0, i), 300);
   int victim = 0;
   for (int i = 0; i < 1000 && victim == 0; ++i) {
@@ -436,14 +388,14 @@ TEST(CacheUse, CancellationOfAPreemptedRequest) {
 }
 
 TEST(CacheUse, K15_TheLedgerHoldsAfterTheCacheIsCleared) {
-  TestRank rank(TestOptions());
+  TestRank rank;
   for (int i = 0; i < 8; ++i) rank.Submit(i, TestPrompt(700, 512, i), 40);
   rank.RunAll(10);
   rank->ClearCache();
   rank->CheckInvariants();
   rank.Submit(9, TestPrompt(700, 512, 9), 4);
   rank.RunAll();
-  EXPECT_EQ(rank.started.at(RequestId(9)).cached_tokens, 0);
+  EXPECT_EQ(rank.StartOf(9).cached_tokens, 0);
   rank.ExpectAllFree();
 }
 

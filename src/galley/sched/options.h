@@ -32,7 +32,7 @@ struct SchedulerOptions {
   TimeUs priority_step_us = 10'000'000;      // one priority level counts as this much earlier arrival
   TimeUs share_wait_us = 2'000'000;          // wait for a block that another computes, without progress of that one
 
-  kv::ReplaySpec replay;
+  kv::ReplaySpec replay = {};
   // One rank of a flagship model on one GPU, roughly; corrected from the first steps on.
   CostCurve::Prior decode_cost = {.base_us = 8'000, .row_us = 20};
   CostCurve::Prior prefill_cost = {.base_us = 4'000, .row_us = 25};

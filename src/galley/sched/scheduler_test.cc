@@ -10,9 +10,7 @@ namespace galley::sched {
 namespace {
 
 TEST(Scheduler, APromptRunsInChunksAndThenDecodes) {
-  SchedulerOptions options = TestOptions();
-  options.step_rows_max = 256;  // 512 work units: encoder rows, and tail rows once more
-  TestRank rank(options);
+  TestRank rank({.step_rows_max = 256});  // 512 work units: encoder rows, and tail rows once more
   rank.Submit(1, TestPrompt(600, 0, 1), 3);
   const StepPlan first = *rank.Plan();
   ASSERT_EQ(first.prefill.size(), 1u);
@@ -27,7 +25,7 @@ TEST(Scheduler, APromptRunsInChunksAndThenDecodes) {
   EXPECT_EQ(last.prefill[0].draws, 1);
   rank.Finish();
   EXPECT_EQ(rank.RunAll(), 2);  // tokens 2 and 3
-  EXPECT_EQ(rank.tokens.at({RequestId(1), 0}), (std::vector<TokenId>{0, 1, 2}));
+  EXPECT_EQ(rank.TokensOf(1), (std::vector<TokenId>{0, 1, 2}));
   ASSERT_EQ(rank.finished.size(), 1u);
   EXPECT_EQ(rank.finished[0].reason, FinishReason::kLength);
   EXPECT_EQ(rank->stats().tail_rows, 140);
@@ -35,9 +33,7 @@ TEST(Scheduler, APromptRunsInChunksAndThenDecodes) {
 }
 
 TEST(Scheduler, EveryReadySequenceDecodesInEveryStepUnderAFloodOfPrompts) {
-  SchedulerOptions options = TestOptions();
-  options.blocks = 4096;
-  TestRank rank(options);
+  TestRank rank({.blocks = 4096});
   for (int i = 0; i < 32; ++i) rank.Submit(i, TestPrompt(10, 0, i), 400);
   for (int i = 0; i < 10; ++i) rank.Step();
   for (int i = 100; i < 400; ++i) rank.Submit(i, TestPrompt(3000, 0, i), 2);
@@ -55,10 +51,8 @@ TEST(Scheduler, EveryReadySequenceDecodesInEveryStepUnderAFloodOfPrompts) {
 
 // 16 sequences of one block each fit 16 blocks: nobody can grow, so nobody waits for blocks to grow into.
 TEST(Scheduler, RoomIsKeptForThoseThatCanGrowOnly) {
-  SchedulerOptions options = TestOptions();
-  options.blocks = options.slots = 16;
   for (const int max_tokens : {100, 200}) {  // 10 + 100 tokens are one block, 10 + 200 are two
-    TestRank rank(options);
+    TestRank rank({.blocks = 16, .slots = 16});
     for (int i = 0; i < 16; ++i) rank.Submit(i, TestPrompt(10, 0, i), max_tokens);
     for (int i = 0; i < 20; ++i) rank.Step();
     EXPECT_EQ(rank->running(), max_tokens == 100 ? 16 : 15);  // one of 16 blocks is kept
@@ -67,12 +61,8 @@ TEST(Scheduler, RoomIsKeptForThoseThatCanGrowOnly) {
 
 // 12 sequences, room for 4 in a step: each is left out of two steps in a row at most, and prompts keep their rows.
 TEST(Scheduler, MoreDecodesThanAStepHoldsTakeTurns) {
-  SchedulerOptions options = TestOptions();
-  options.slots = 12;
-  options.prefill_rows_min = 16;
-  options.step_rows_max = 20;
-  TestRank rank(options);
-  EXPECT_EQ(options.decode_wait_bound(), 2);  // ceil(12 / 4) - 1
+  TestRank rank({.slots = 12, .step_rows_max = 20, .prefill_rows_min = 16});
+  EXPECT_EQ(rank->options().decode_wait_bound(), 2);  // ceil(12 / 4) - 1
   for (int i = 0; i < 12; ++i) rank.Submit(i, TestPrompt(4, 0, i), 500);
   rank.RunAll(300);
   EXPECT_EQ(rank->running(), 12);
@@ -80,12 +70,9 @@ TEST(Scheduler, MoreDecodesThanAStepHoldsTakeTurns) {
 }
 
 TEST(Scheduler, ChunksAreCutToTheTargetOnceTheCurveIsLearnt) {
-  SchedulerOptions options = TestOptions();
-  options.blocks = 4096;
-  options.step_rows_max = 8192;
-  options.itl_target_us = 50'000;
-  options.replay.truncation = kv::Truncation::kOff;  // a row is one unit of work
-  TestRank rank(options);
+  TestRank rank({.blocks = 4096,
+                 .itl_target_us = 50'000,
+                 .replay = {.truncation = kv::Truncation::kOff}});  // a row is one unit of work
   rank.Submit(1, TestPrompt(10, 0, 1), 2000);
   rank.Step();
   rank.Submit(2, TestPrompt(400'000, 0, 2), 2);
@@ -110,10 +97,7 @@ TEST(Scheduler, ChunksAreCutToTheTargetOnceTheCurveIsLearnt) {
 }
 
 TEST(Scheduler, AShortPromptDoesNotWaitForALongOneNorStopsIt) {
-  SchedulerOptions options = TestOptions();
-  options.blocks = 2048;
-  options.step_rows_max = 1024;
-  TestRank rank(options);
+  TestRank rank({.blocks = 2048, .step_rows_max = 1024});
   rank.Submit(1, TestPrompt(100'000, 0, 1), 1);
   rank.Step();
   for (int step = 0; step < 40; ++step) {
@@ -128,10 +112,7 @@ TEST(Scheduler, AShortPromptDoesNotWaitForALongOneNorStopsIt) {
 }
 
 TEST(Scheduler, HigherPriorityGoesFirstButNobodyIsOvertakenForEver) {
-  SchedulerOptions options = TestOptions();
-  options.slots = 1;
-  options.priority_step_us = 1000;
-  TestRank rank(options);
+  TestRank rank({.slots = 1, .priority_step_us = 1000});
   rank.Submit(0, TestPrompt(10, 0, 0), 4);
   rank.Step();
   Request low = TestRank::Make(1, TestPrompt(10, 0, 1), 1), high = TestRank::Make(2, TestPrompt(10, 0, 2), 1);
@@ -147,10 +128,7 @@ TEST(Scheduler, HigherPriorityGoesFirstButNobodyIsOvertakenForEver) {
 }
 
 TEST(Scheduler, EarliestDeadlineGoesFirstWithinAPriority) {
-  SchedulerOptions options = TestOptions();
-  options.slots = 1;
-  options.priority_step_us = 10'000'000;
-  TestRank rank(options);
+  TestRank rank({.slots = 1, .priority_step_us = 10'000'000});
   rank.now = 20'000'000;  // the begin of a window
   rank.Submit(0, TestPrompt(10, 0, 0), 4);
   rank.Step();
@@ -174,9 +152,7 @@ TEST(Scheduler, EarliestDeadlineGoesFirstWithinAPriority) {
 }
 
 TEST(Scheduler, WaitsAndDeadlinesRunOut) {
-  SchedulerOptions options = TestOptions();
-  options.slots = 1;
-  TestRank rank(options);
+  TestRank rank({.slots = 1});
   Request running = TestRank::Make(1, TestPrompt(10, 0, 1), 1000), waiting = TestRank::Make(2, TestPrompt(10, 0, 2));
   running.deadline_us = 20'000;
   waiting.max_wait_us = 5000;
@@ -190,17 +166,12 @@ TEST(Scheduler, WaitsAndDeadlinesRunOut) {
   rank.RunAll();
   ASSERT_EQ(rank.finished.size(), 2u);
   EXPECT_EQ(rank.finished[1].error.where, "deadline");
-  EXPECT_NEAR(static_cast<double>(rank.tokens.at({RequestId(1), 0}).size()), 20, 1);  // a step a millisecond
+  EXPECT_NEAR(static_cast<double>(rank.TokensOf(1).size()), 20, 1);  // a step a millisecond
   rank.ExpectAllFree();
 }
 
 TEST(Scheduler, RefusalsNameValueAndLimit) {
-  SchedulerOptions options = TestOptions();
-  options.blocks = 4;
-  options.slots = 1;
-  options.max_seq_len = 600;
-  options.queue_max = 2;
-  TestRank rank(options);
+  TestRank rank({.blocks = 4, .slots = 1, .max_seq_len = 600, .queue_max = 2});
   const auto refused = [&](Request request) {
     const std::size_t before = rank.finished.size();
     rank.Submit(std::move(request));
@@ -234,10 +205,7 @@ TEST(Scheduler, RefusalsNameValueAndLimit) {
 
 // Prompt tokens that wait are bounded too, but one request may always wait.
 TEST(Scheduler, AQueueOfTooManyTokensRefuses) {
-  SchedulerOptions options = TestOptions();
-  options.slots = 1;
-  options.queue_tokens_max = 500;
-  TestRank rank(options);
+  TestRank rank({.slots = 1, .queue_tokens_max = 500});
   rank.Submit(0, TestPrompt(10, 0, 0), 50);
   rank.Step();
   rank.Submit(1, TestPrompt(600, 0, 1), 1);
@@ -252,12 +220,10 @@ TEST(Scheduler, AQueueOfTooManyTokensRefuses) {
 }
 
 TEST(Scheduler, OptionsAreValidated) {
-  SchedulerOptions options = TestOptions();
-  options.step_rows_max = 128;
-  EXPECT_EQ(Scheduler::Create(options).error().ToString(), "step_rows_max: is 128; must be 129 to 1073741823");
-  options = TestOptions();
-  options.drafts = 6;
-  EXPECT_EQ(Scheduler::Create(options).error().ToString(), "drafts: is 6; must be 0 to 5");
+  const auto error = [](const SchedulerOptions& options) { return Scheduler::Create(options).error().ToString(); };
+  EXPECT_EQ(error({.blocks = 256, .slots = 64, .step_rows_max = 128}),
+            "step_rows_max: is 128; must be 129 to 1073741823");
+  EXPECT_EQ(error({.blocks = 256, .slots = 64, .drafts = 6}), "drafts: is 6; must be 0 to 5");
 }
 
 // With one step in flight the next is planned before its tokens are known. The outputs are those of the synchronous
@@ -265,10 +231,7 @@ TEST(Scheduler, OptionsAreValidated) {
 TEST(Scheduler, PlanningAheadGivesTheSameOutputs) {
   std::vector<std::vector<std::size_t>> lengths;
   for (const int depth : {1, 2}) {
-    SchedulerOptions options = TestOptions();
-    options.steps_in_flight_max = depth;
-    options.drafts = 2;
-    TestRank rank(options);
+    TestRank rank({.drafts = 2, .steps_in_flight_max = depth});
     for (int i = 0; i < 8; ++i) rank.Submit(i, TestPrompt(100 + 50 * i, 64, i), 5 + i);
     while (!rank->idle()) {
       while (rank.Plan() != nullptr) {
@@ -284,7 +247,7 @@ TEST(Scheduler, PlanningAheadGivesTheSameOutputs) {
 }
 
 TEST(Scheduler, ResourcesOfAnEndedSequenceWaitForTheStepInFlight) {
-  TestRank rank(TestOptions());
+  TestRank rank;
   rank.Submit(1, TestPrompt(200, 0, 1), 100);
   rank.Step();
   ASSERT_NE(rank.Plan(), nullptr);
@@ -295,17 +258,15 @@ TEST(Scheduler, ResourcesOfAnEndedSequenceWaitForTheStepInFlight) {
   EXPECT_EQ(rank.finished[0].reason, FinishReason::kStop);
   EXPECT_GT(rank->cache().active(), 0);  // the step in flight still reads them
   EXPECT_EQ(rank->slots().available(), 63);
-  const std::size_t tokens = rank.tokens.at({RequestId(1), 0}).size();
+  const std::size_t tokens = rank.TokensOf(1).size();
   rank.Finish();
-  EXPECT_EQ(rank.tokens.at({RequestId(1), 0}).size(), tokens);  // its rows were dead
+  EXPECT_EQ(rank.TokensOf(1).size(), tokens);  // its rows were dead
   rank.ExpectAllFree();
 }
 
 // Position 126 is the newest token's; with 5 drafts, accepted or not, the rows of two steps reach 126 + 11.
 TEST(Scheduler, BlocksAreReservedForEveryDraftBeingAccepted) {
-  SchedulerOptions options = TestOptions();
-  options.drafts = 5;
-  TestRank rank(options);
+  TestRank rank({.drafts = 5});
   rank.Submit(1, TestPrompt(116, 0, 1), 200);
   rank.Step();  // 117 tokens known
   const StepPlan first = *rank.Plan();
@@ -324,9 +285,7 @@ TEST(Scheduler, BlocksAreReservedForEveryDraftBeingAccepted) {
 }
 
 TEST(Scheduler, TheLastTokenIsNeverFedBack) {
-  SchedulerOptions options = TestOptions();
-  options.drafts = 5;
-  TestRank rank(options);
+  TestRank rank({.drafts = 5});
   rank.Submit(1, TestPrompt(10, 0, 1), 3);
   rank.Step();
   const StepPlan plan = *rank.Plan();
@@ -334,12 +293,12 @@ TEST(Scheduler, TheLastTokenIsNeverFedBack) {
   EXPECT_EQ(plan.decode[0].rows, 2);  // rows 10 and 11 give tokens 11 and 12, which are the last
   EXPECT_EQ(plan.decode[0].row_limit, 12);
   rank.Finish(6);
-  EXPECT_EQ(rank.tokens.at({RequestId(1), 0}).size(), 3u);
+  EXPECT_EQ(rank.TokensOf(1).size(), 3u);
   EXPECT_EQ(rank.Plan(), nullptr);
 }
 
 TEST(Scheduler, BranchesShareFullBlocksAndCopyTheRest) {
-  TestRank rank(TestOptions());
+  TestRank rank;
   Request request = TestRank::Make(1, TestPrompt(300, 0, 1), 5);
   request.n = 3;
   rank.Submit(std::move(request));
@@ -356,7 +315,7 @@ TEST(Scheduler, BranchesShareFullBlocksAndCopyTheRest) {
   rank.Finish();
   rank.Finish();
   rank.RunAll();
-  for (int branch = 0; branch < 3; ++branch) EXPECT_EQ(rank.tokens.at({RequestId(1), branch}).size(), 5u);
+  for (int branch = 0; branch < 3; ++branch) EXPECT_EQ(rank.TokensOf(1, branch).size(), 5u);
   ASSERT_EQ(rank.finished.size(), 3u);
   EXPECT_FALSE(rank.finished[0].request_done);
   EXPECT_TRUE(rank.finished[2].request_done);
@@ -365,20 +324,18 @@ TEST(Scheduler, BranchesShareFullBlocksAndCopyTheRest) {
 }
 
 TEST(Scheduler, BranchesWithoutASlotRunLater) {
-  SchedulerOptions options = TestOptions();
-  options.slots = 2;
-  TestRank rank(options);
+  TestRank rank({.slots = 2});
   Request request = TestRank::Make(1, TestPrompt(300, 0, 1), 5);
   request.n = 5;
   rank.Submit(std::move(request));
   rank.RunAll();
-  for (int branch = 0; branch < 5; ++branch) EXPECT_EQ(rank.tokens.at({RequestId(1), branch}).size(), 5u);
+  for (int branch = 0; branch < 5; ++branch) EXPECT_EQ(rank.TokensOf(1, branch).size(), 5u);
   EXPECT_EQ(rank->stats().resumes, 3);
   rank.ExpectAllFree();
 }
 
 TEST(Scheduler, AFailedStepEndsItsRequestsAndNoOther) {
-  TestRank rank(TestOptions());
+  TestRank rank;
   rank.Submit(1, TestPrompt(300, 0, 1), 50);
   rank.Step();
   rank.Submit(2, TestPrompt(300, 0, 2), 50);
@@ -394,7 +351,7 @@ TEST(Scheduler, AFailedStepEndsItsRequestsAndNoOther) {
 }
 
 TEST(Scheduler, PromptRowsNeedPermission) {
-  TestRank rank(TestOptions());
+  TestRank rank;
   rank.Submit(1, TestPrompt(300, 0, 1));
   EXPECT_EQ(rank->Summary(0).prefill_waited_steps, 0);
   for (int i = 0; i < 5; ++i) EXPECT_EQ(rank.Plan(false), nullptr);

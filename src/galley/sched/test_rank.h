@@ -10,33 +10,21 @@
 #include <utility>
 #include <vector>
 
+#include "galley/kv/test_keys.h"
 #include "galley/sched/scheduler.h"
 
 namespace galley::sched {
 
-inline kv::BlockKey TestRoot(const std::string& salt = "") {
-  return kv::RootKey({.model = "test",
-                      .weights_digest = "",
-                      .tokenizer_digest = "",
-                      .layout = "",
-                      .dtype = "",
-                      .numeric_class = "",
-                      .shard = "",
-                      .salt = salt});
-}
-
-// `shared` tokens that all prompts have in common, then tokens of this `id` only.
-inline std::vector<TokenId> TestPrompt(int length, int shared, std::int64_t id) {
-  std::vector<TokenId> tokens(static_cast<std::size_t>(length));
-  for (int i = 0; i < length; ++i) {
-    tokens[static_cast<std::size_t>(i)] = i < shared ? i : static_cast<TokenId>(1'000'000 + 5000 * id + i);
-  }
-  return tokens;
-}
+using kv::TestPrompt;
+using kv::TestRoot;
 
 class TestRank {
  public:
-  explicit TestRank(const SchedulerOptions& options) {
+  // What the options leave open is 256 blocks, 64 slots and 2,048 rows a step.
+  explicit TestRank(SchedulerOptions options = {}) {
+    if (options.blocks == 0) options.blocks = 256;
+    if (options.slots == 0) options.slots = 64;
+    if (options.step_rows_max == SchedulerOptions().step_rows_max) options.step_rows_max = 2048;
     Result<std::unique_ptr<Scheduler>> made = Scheduler::Create(options);
     EXPECT_TRUE(made) << made.error().ToString();
     scheduler_ = std::move(*made);
@@ -106,6 +94,12 @@ class TestRank {
     while (steps < most && (Step() || !in_flight.empty())) ++steps;
     return steps;
   }
+  // Of what has started.
+  [[nodiscard]] const Started& StartOf(std::int64_t id) const { return started.at(RequestId(id)); }
+  [[nodiscard]] std::int64_t RowsOf(std::int64_t id) const { return rows_of.at(RequestId(id)); }
+  [[nodiscard]] const std::vector<TokenId>& TokensOf(std::int64_t id, int branch = 0) const {
+    return tokens.at({RequestId(id), branch});
+  }
   [[nodiscard]] std::string StateOf(std::int64_t id, int branch = 0) const {
     std::string label = "none";
     scheduler_->ForEach([&](const Sequence& sequence) {
@@ -143,13 +137,5 @@ class TestRank {
 
   std::unique_ptr<Scheduler> scheduler_;
 };
-
-inline SchedulerOptions TestOptions() {
-  SchedulerOptions options;
-  options.blocks = 256;
-  options.slots = 64;
-  options.step_rows_max = 2048;
-  return options;
-}
 
 }  // namespace galley::sched

@@ -23,6 +23,7 @@ constexpr StatusRow kStatuses[] = {
     {405, "invalid_request_error", "method_not_allowed", "invalid_request_error"},
     {408, "timeout_error", "timeout", "api_error"},
     {413, "invalid_request_error", "request_too_large", "request_too_large"},
+    {415, "invalid_request_error", "unsupported_media_type", "invalid_request_error"},
     {429, "rate_limit_error", "rate_limit_exceeded", "rate_limit_error"},
     {500, "server_error", "internal", "api_error"},
     {503, "service_unavailable_error", "service_unavailable", "overloaded_error"},
@@ -32,7 +33,7 @@ constexpr StatusRow kStatuses[] = {
 const StatusRow& RowOf(int status) {
   for (const StatusRow& row : kStatuses)
     if (row.status == status) return row;
-  return status >= 500 ? kStatuses[8] : kStatuses[0];
+  return RowOf(status >= 500 ? 500 : 400);
 }
 
 }  // namespace
@@ -45,7 +46,8 @@ ApiError FromError(const Error& error) {
 }
 
 ApiError FromError(const protocol::RequestError& error) {
-  return {.status = 400, .message = error.message};
+  const std::string message = error.detail.empty() ? error.message : error.message + " " + error.detail;
+  return {.status = 400, .message = message, .param = error.param};
 }
 
 net::HttpResponse ErrorResponse(const ApiError& error, ErrorStyle style, std::string_view request_id) {

@@ -142,7 +142,8 @@ ApiResult<std::optional<ConstraintSpec>> WithTools(const protocol::ParsedRequest
   const auto& tools = request.conversation.tools;
   const bool strict =
       std::any_of(tools.begin(), tools.end(), [](const protocol::Tool& tool) { return tool.strict.value_or(false); });
-  const bool demanded = request.conversation.tool_choice == protocol::ToolChoice::kRequired;
+  // Messages demands a call while the model thinks too, which the conversation's choice cannot say.
+  const bool demanded = request.inference.constraint && request.inference.constraint->kind == "tool_call_required";
   const bool may_join = format && (format->kind == "json_schema" || format->kind == "regex");
   if (foreign && (demanded || (strict && !may_join))) return Refuse(BothConstrain(format->param, "tools"));
   // A demanded call leaves no room for an answer of the response format.

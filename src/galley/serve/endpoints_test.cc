@@ -136,6 +136,42 @@ TEST(Endpoints, CountTokensEqualsTheUsage) {
   EXPECT_EQ(At(count->json(), "input_tokens"), At(answer->json(), "usage.input_tokens"));
 }
 
+TEST(Endpoints, InputTokensEqualsTheUsage) {
+  Served served(Says("x"));
+  const std::string_view body = R"({"model":"nano","input":"Say hello.","instructions":"Be brief."})";
+  const auto count = served.Post("/v1/responses/input_tokens", body);
+  EXPECT_EQ(At(count->json(), "object"), R"("response.input_tokens")");
+  EXPECT_EQ(At(count->json(), "input_tokens"), At(served.Post("/v1/responses", body)->json(), "usage.input_tokens"));
+}
+
+TEST(Endpoints, PackedBodiesAreRefusedAsSuch) {
+  Served served(Says("x"));
+  const auto ask = [&](std::string coding) {
+    return served.Ask("POST", "/v1/chat/completions", kChat, {{"Content-Encoding", std::move(coding)}});
+  };
+  EXPECT_EQ(ask("gzip")->status(), 415);
+  EXPECT_THAT(At(ask("gzip")->json(), "error.message"), HasSubstr("send the body as it is"));
+  EXPECT_THAT(At(ask("\xFF\xFE")->json(), "error.message"), HasSubstr("content-encoding ?? is not")) << "still UTF-8";
+  EXPECT_EQ(ask("identity")->status(), 200);
+}
+
+TEST(Endpoints, ErrorsNameTheModelsThatThereAre) {
+  ServiceOptions options;
+  options.model_names = {"zulu", "alpha"};
+  Served served(Says("x"), options);
+  const auto message = [](const std::shared_ptr<MemoryReply>& reply) { return At(reply->json(), "error.message"); };
+  const std::string names = "this server has zulu, alpha";
+  EXPECT_THAT(message(served.Ask("GET", "/v1/models/none")), HasSubstr(names));
+  EXPECT_THAT(message(served.Post("/tokenize", R"({"model":"none","messages":[]})")), HasSubstr(names));
+  const std::string rest = R"("messages":[{"role":"user","content":"Hi"}]})";
+  const auto other = served.Post("/v1/chat/completions", R"({"model":"none",)" + rest);
+  EXPECT_EQ(other->status(), 404);
+  EXPECT_THAT(message(other), HasSubstr(names));
+  const auto missing = served.Post("/v1/chat/completions", "{" + rest);
+  EXPECT_EQ(missing->status(), 400);
+  EXPECT_THAT(message(missing), HasSubstr("missing field `model`; " + names));
+}
+
 TEST(Endpoints, ModelsVersionsAndState) {
   ServiceOptions options;
   options.model_names = {"nano", "alias"};
@@ -145,6 +181,12 @@ TEST(Endpoints, ModelsVersionsAndState) {
   const protocol::Json models = served.Ask("GET", "/v1/models")->json();
   EXPECT_EQ(At(models, "data.1.id"), R"("alias")");
   EXPECT_EQ(At(models, "models.0.name"), R"("nano")");
+  // As Anthropic's clients read the list.
+  EXPECT_EQ(At(models, "data.0.type"), R"("model")");
+  EXPECT_EQ(At(models, "data.0.display_name"), R"("nano")");
+  EXPECT_EQ(At(models, "data.0.created_at"), R"("1970-01-01T00:00:00Z")");
+  EXPECT_EQ(At(models, "has_more"), "false");
+  EXPECT_EQ(At(models, "last_id"), R"("alias")");
   EXPECT_EQ(served.Ask("GET", "/v1/models/alias")->status(), 200);
   EXPECT_EQ(served.Ask("GET", "/v1/models/none")->status(), 404);
   EXPECT_EQ(served.Ask("GET", "/v1/responses/resp_1")->status(), 404);

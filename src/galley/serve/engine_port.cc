@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <optional>
 #include <utility>
 
@@ -10,11 +11,28 @@
 #include "galley/grammar/compile.h"
 #include "galley/grammar/json_value.h"
 #include "galley/protocol/render.h"
+#include "galley/protocol/shape.h"
 
 namespace galley::serve {
 namespace {
 
 constexpr std::size_t kGrammarCacheBytes = std::size_t{256} << 20;
+
+// The tool whose parameters `pointer` leads into, which then begins behind them.
+std::optional<std::string> ToolOf(const ConstraintSpec& spec, std::string& pointer) {
+  constexpr std::string_view kTools = "/tools/", kParameters = "/parameters";
+  if (!pointer.starts_with(kTools)) return std::nullopt;
+  std::size_t index = 0;
+  const char *begin = pointer.data() + kTools.size(), *end = pointer.data() + pointer.size();
+  const auto [stop, code] = std::from_chars(begin, end, index);
+  const auto dsml = protocol::ParseJson(spec.spec);
+  if (code != std::errc() || !dsml) return std::nullopt;
+  const std::span<const protocol::Json> tools = protocol::Elements(protocol::Get(*dsml, "tools"));
+  if (index >= tools.size()) return std::nullopt;
+  pointer.erase(0, static_cast<std::size_t>(stop - pointer.data()));
+  if (pointer.starts_with(kParameters)) pointer.erase(0, kParameters.size());
+  return fmt::format("parameters of tool '{}'", protocol::Text(tools[index], "name"));
+}
 
 // Which member cannot be enforced, where in it, and why.
 ApiError Explained(const ConstraintSpec& spec, const grammar::CompileError& error) {
@@ -24,9 +42,12 @@ ApiError Explained(const ConstraintSpec& spec, const grammar::CompileError& erro
     param = spec.format_param;
     pointer.erase(0, kOtherwise.size());
   }
-  std::string place = param;
+  std::string place = ToolOf(spec, pointer).value_or(param);
+  if (!error.keyword.empty() && !pointer.ends_with("/" + error.keyword)) pointer += "/" + error.keyword;
   if (!pointer.empty()) place += " at " + pointer;
-  if (error.position) place += fmt::format(" at byte {}", *error.position);
+  // Errors in texts say themselves at which byte.
+  const std::string at_byte = error.position ? fmt::format(" at byte {}", *error.position) : "";
+  if (error.message.find(at_byte) == std::string::npos) place += at_byte;
   return {.status = 400,
           .message = fmt::format("Invalid {}: {}", place, error.message),
           .param = param,

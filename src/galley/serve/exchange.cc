@@ -8,6 +8,7 @@
 #include "galley/base/check.h"
 #include "galley/base/rng.h"
 #include "galley/net/sse.h"
+#include "galley/text/utf8.h"
 
 namespace galley::serve {
 namespace {
@@ -90,7 +91,7 @@ protocol::ReadyInfo Exchange::ReadyOf(const Submission& submission) const {
 std::vector<protocol::PromptToken> Exchange::EchoOf(const Submission& submission) const {
   std::vector<protocol::PromptToken> echo;
   const PreparedPrompt& prompt = request_.prompts[submission.prompt];
-  if (prompt.request.prompt_logprobs < 0) return echo;
+  if (!prompt.parsed->echo_prompt || prompt.request.sampling.top_logprobs < 0) return echo;
   const text::Tokenizer& tokenizer = setting_.engine.tokenizer();
   const auto spelling = [&](TokenId id) { return std::string(tokenizer.TokenBytes(id).value_or("")); };
   if (prompt.parsed->raw_prompt.special.empty()) echo.push_back({.bytes = spelling(prompt.request.prompt_ids[0])});
@@ -239,11 +240,16 @@ void Exchange::Take(std::size_t index, const engine::TokenEvent& event) {
   if (branch.ended || state_ == ReplyState::kDone) return;
   if (times_.first_token_s < 0) times_.first_token_s = Now();
   if (branch.batch_tokens++ == 0) touched_.push_back(at);
-  branch.accepted_drafts += event.token.from_draft ? 1 : 0;
+  if (event.token.from_draft) branch.answer->NoteAcceptedDraft();
   const engine::EngineRequest& request = request_.prompts[submission.prompt].request;
   const TokenId id = event.token.id;
   if (std::find(request.stop_ids.begin(), request.stop_ids.end(), id) != request.stop_ids.end()) {
     ++branch.stop_ids;
+    return;
+  }
+  // Asked for its probabilities only, the prompt needs no token; the engine draws one all the same.
+  if (request_.prompts[submission.prompt].parsed->score_only) {
+    EndBranch(submission, branch, protocol::Finish::kLength);
     return;
   }
   // The first event goes out with the first token, so that a client that measures sees the true time.
@@ -448,7 +454,7 @@ Json Exchange::UsageJson() const {
     completion_tokens += usage.completion_tokens;
     reasoning_tokens += usage.reasoning_tokens.value_or(0);
     has_reasoning = has_reasoning || usage.reasoning_tokens.has_value();
-    accepted_drafts += branch.accepted_drafts;
+    accepted_drafts += usage.accepted_drafts;
   }
   Json usage = Json::MakeObject({{"prompt_tokens", prompt_tokens},
                                  {"completion_tokens", completion_tokens},
@@ -473,8 +479,50 @@ Json Exchange::WholeAnswer() const {
     }
     answer.Set("usage", UsageJson());
   }
+  if (request_.prompt_logprobs >= 0) SetPromptLogprobs(answer);
   if (request_.timings) answer.Set("timings", TimingsJson());
   return answer;
+}
+
+// As vLLM tells them: for Chat beside the choices, since they share one prompt, for Completions in each.
+void Exchange::SetPromptLogprobs(Json& answer) const {
+  constexpr std::string_view kName = "prompt_logprobs";
+  for (const Submission& submission : submissions_) {
+    if (submission.choice != 0) continue;
+    const Json logprobs = PromptLogprobsJson(submission);
+    if (request_.protocol == Protocol::kChat) {
+      answer.Set(kName, logprobs);
+      continue;
+    }
+    Json::Array& choices = *answer.Find("choices")->if_array();
+    const auto n = static_cast<std::size_t>(request_.prompts[submission.prompt].request.n);
+    for (std::size_t i = 0; i < n; ++i) choices[submission.first_branch + i].Set(kName, logprobs);
+  }
+}
+
+// For each token an object of ids, its own among them; null for the first, which has nothing before it.
+Json Exchange::PromptLogprobsJson(const Submission& submission) const {
+  const text::Tokenizer& tokenizer = setting_.engine.tokenizer();
+  Json list(Json::Array{Json()});
+  for (const engine::GeneratedToken& token : submission.scores) {
+    Json row(Json::Object{});
+    const auto add = [&](TokenId id, float logprob, Json rank) {
+      row.Set(std::to_string(id),
+              Json::MakeObject({{"logprob", static_cast<double>(logprob)},
+                                {"rank", std::move(rank)},
+                                {"decoded_token", text::ReplaceInvalidUtf8(tokenizer.TokenBytes(id).value_or(""))}}));
+    };
+    Json own_rank;  // null when it is not among the alternatives
+    int rank = 0;
+    for (const engine::TokenLogprob& other : token.alternatives) {
+      ++rank;
+      if (other.id == token.id) own_rank = Json(rank);
+      if (rank <= request_.prompt_logprobs) add(other.id, other.logprob, Json(rank));
+    }
+    add(token.id, token.logprob, std::move(own_rank));
+    list.Push(std::move(row));
+  }
+  return list;
 }
 
 Json Exchange::TimingsJson() const {

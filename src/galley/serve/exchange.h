@@ -90,7 +90,6 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     bool began = false;
     bool ended = false;
     std::int64_t stop_ids = 0;  // drawn tokens that are no part of the text
-    std::int64_t accepted_drafts = 0;
     std::int64_t batch_tokens = 0;
     double last_token_s = -1;
   };
@@ -138,6 +137,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   [[nodiscard]] protocol::Json UsageJson() const;
   [[nodiscard]] protocol::Json WholeAnswer() const;
   [[nodiscard]] protocol::Json TimingsJson() const;
+  void SetPromptLogprobs(protocol::Json& answer) const;
+  [[nodiscard]] protocol::Json PromptLogprobsJson(const Submission& submission) const;
   void StartStream();
   void Flush();
   void RecordGaps();

@@ -2,6 +2,7 @@
 #include "galley/serve/prepare.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +10,7 @@
 
 #include "galley/protocol/shape.h"
 #include "galley/serve/constraint.h"
+#include "galley/serve/foreign_members.h"
 
 namespace galley::serve {
 namespace {
@@ -21,17 +23,6 @@ using protocol::Text;
 
 constexpr std::size_t kPromptsMax = 256;
 constexpr std::int64_t kEchoScoresMax = 1'000'000;  // some hundred megabytes of answer
-
-ApiResult<void> CheckModel(const Json& body, const protocol::CodecOptions& codec) {
-  const Json& model = Get(body, "model");
-  if (!model.is_string() || codec.models.contains(std::string(Text(model)))) return {};
-  std::string names;
-  for (const auto& [name, version] : codec.models) names += (names.empty() ? "" : ", ") + name;
-  return Refuse({.status = 404,
-                 .message = fmt::format("The model `{}` does not exist; this server has {}", Text(model), names),
-                 .param = "model",
-                 .code = "model_not_found"});
-}
 
 // What the codec lets pass, as DeepSeek's service does, but what no client can have meant.
 ApiResult<void> CheckSense(Protocol protocol, const Json& body) {
@@ -48,15 +39,15 @@ ApiResult<void> CheckSense(Protocol protocol, const Json& body) {
   return {};
 }
 
-// Log probabilities of echoed prompts are the one part of an answer that a short request makes as large as it likes.
+// Log probabilities of prompts are the one part of an answer that a short request makes as large as it likes.
 ApiResult<void> CheckEcho(const std::vector<PreparedPrompt>& prompts) {
   std::int64_t scores = 0;
   for (const PreparedPrompt& prompt : prompts)
     scores += std::ssize(prompt.request.prompt_ids) * (prompt.request.prompt_logprobs + 1) * prompt.request.n;
   if (scores <= kEchoScoresMax) return {};
   return Refuse({.status = 400,
-                 .message = fmt::format("echo with logprobs would give {} log probabilities of prompts, more than {}; "
-                                        "ask for fewer alternatives, choices or prompts",
+                 .message = fmt::format("the answer would have {} log probabilities of prompts, more than {}; ask for "
+                                        "fewer alternatives, choices or prompts",
                                         scores, kEchoScoresMax),
                  .param = "logprobs"});
 }
@@ -137,6 +128,10 @@ ApiResult<PreparedPrompt> PreparePrompt(Protocol protocol, Json body, const Samp
   if (!parsed) return Refuse(FromError(parsed.error()));
   const auto constraint = ConstraintOf(*parsed, body, !fields.parallel_calls);
   if (!constraint) return Refuse(constraint.error());
+  // The codec knows seeds where their APIs do.
+  if (!parsed->inference.seed) parsed->inference.seed = fields.seed;
+  parsed->parsing.keep_stop = fields.keep_stop;
+  parsed->hide_reasoning = !fields.reasoning;
   PreparedPrompt prompt;
   prompt.parsed = std::make_unique<ParsedRequest>(std::move(*parsed));
   auto ids = PromptIds(*prompt.parsed, context, context.options.log_prompts ? &prompt.text : nullptr);
@@ -156,7 +151,10 @@ ApiResult<PreparedPrompt> PreparePrompt(Protocol protocol, Json body, const Samp
   engine::EngineRequest& request = prompt.request;
   request.prompt_ids = std::move(*ids);
   request.sampling = SamplingOf(*prompt.parsed, fields, context);
-  if (prompt.parsed->echo_prompt) request.prompt_logprobs = request.sampling.top_logprobs;
+  request.prompt_logprobs = fields.prompt_logprobs;
+  if (prompt.parsed->echo_prompt)
+    request.prompt_logprobs = std::max(request.prompt_logprobs, request.sampling.top_logprobs);
+  request.banned_words = fields.banned_words;
   request.rules = fields.rules;
   request.max_tokens = static_cast<int>(*limit);
   request.min_tokens = std::min(fields.min_tokens, request.max_tokens);
@@ -181,6 +179,26 @@ ApiResult<PreparedPrompt> PreparePrompt(Protocol protocol, Json body, const Samp
 
 }  // namespace
 
+ApiError NoSuchModel(std::string_view name, const ServiceOptions& options) {
+  return {.status = 404,
+          .message = fmt::format("The model `{}` does not exist; this server has {}", name,
+                                 fmt::join(options.model_names, ", ")),
+          .param = "model",
+          .code = "model_not_found"};
+}
+
+ApiResult<void> CheckModel(const Json& body, const ServiceOptions& options) {
+  const Json& model = Get(body, "model");
+  if (model.is_null())
+    return Refuse(
+        {.status = 400,
+         .message = fmt::format("missing field `model`; this server has {}", fmt::join(options.model_names, ", ")),
+         .param = "model"});
+  const auto& names = options.model_names;
+  if (!model.is_string() || std::find(names.begin(), names.end(), Text(model)) != names.end()) return {};
+  return Refuse(NoSuchModel(Text(model), options));
+}
+
 ApiResult<Json> ReadObject(std::string_view body, const ServiceOptions& options) {
   auto json = protocol::ReadBody(body, options.limits);
   if (!json) {
@@ -193,8 +211,10 @@ ApiResult<Json> ReadObject(std::string_view body, const ServiceOptions& options)
   return std::move(*json);
 }
 
-protocol::CodecOptions CodecOptionsOf(const ServiceOptions& options) {
+protocol::CodecOptions CodecOptionsOf(const ServiceOptions& options, std::int64_t max_seq_len) {
   protocol::CodecOptions codec;
+  const auto most = static_cast<std::uint32_t>(std::clamp<std::int64_t>(max_seq_len, 1, codec.thinking_max_tokens));
+  codec.thinking_max_tokens = codec.non_thinking_max_tokens = most;
   codec.models.clear();
   for (const std::string& name : options.model_names) codec.models.emplace(name, protocol::ModelVersion::kV41);
   codec.default_thinking = options.default_thinking;
@@ -205,6 +225,8 @@ protocol::CodecOptions CodecOptionsOf(const ServiceOptions& options) {
   codec.messages_format = true;
   codec.any_schema_root = true;
   codec.refuse_stateful = true;
+  codec.refuse_builtin = true;
+  codec.hide_markup = true;
   codec.render.keep_order = true;
   return codec;
 }
@@ -220,32 +242,24 @@ ApiResult<std::vector<TokenId>> EncodePrompt(const protocol::Prompt& prompt, tex
   return std::move(*ids);
 }
 
-// vLLM's and SGLang's switch for thinking, as the codec spells it.
-void TranslateThinking(Json& body) {
-  const Json& given = Get(body, "chat_template_kwargs");
-  for (const std::string_view name : {"thinking", "enable_thinking"}) {
-    const Json& value = Get(given, name);
-    if (!value.is_bool() || !Get(body, "thinking").is_null()) continue;
-    const bool on = protocol::IsTrue(value);
-    body.Set("thinking", Json::MakeObject({{"type", on ? "enabled" : "disabled"}}));
-    return;
-  }
-}
-
 ApiResult<PreparedRequest> PrepareRequest(Protocol protocol, std::string_view body, const PrepareContext& context) {
   auto json = ReadObject(body, context.options);
   if (!json) return Refuse(json.error());
-  if (protocol == Protocol::kChat) TranslateThinking(*json);
-  if (auto checked = CheckModel(*json, context.codec); !checked) return Refuse(checked.error());
+  if (auto checked = CheckModel(*json, context.options); !checked) return Refuse(checked.error());
+  if (auto done = TranslateForeign(protocol, *json); !done) return Refuse(done.error());
   if (auto checked = CheckSense(protocol, *json); !checked) return Refuse(checked.error());
   auto fields = ReadSamplingFields(*json, context.options, context.tokenizer.vocab_size());
   if (!fields) return Refuse(fields.error());
-  if (fields->n > 1 && protocol != Protocol::kChat && protocol != Protocol::kCompletions)
+  const bool open_ai = protocol == Protocol::kChat || protocol == Protocol::kCompletions;
+  if (fields->n > 1 && !open_ai)
     return Refuse({.status = 400, .message = "n: this API gives one answer", .param = "n"});
+  if (fields->prompt_logprobs >= 0 && !open_ai)
+    return Refuse({.status = 400, .message = "prompt_logprobs: this API tells none", .param = "prompt_logprobs"});
   PreparedRequest prepared;
   prepared.protocol = protocol;
   prepared.single_call = !fields->parallel_calls;
   prepared.timings = fields->timings;
+  prepared.prompt_logprobs = fields->prompt_logprobs;
   auto several = SeveralPrompts(protocol, *json);
   if (!several) return Refuse(several.error());
   // The last one takes the body itself; before that there is one copy at a time, however large its other members are.
@@ -262,14 +276,19 @@ ApiResult<PreparedRequest> PrepareRequest(Protocol protocol, std::string_view bo
   prepared.model = first.model;
   prepared.stream = first.stream;
   prepared.include_usage = first.include_usage;
+  if (prepared.stream && prepared.prompt_logprobs >= 0)
+    return Refuse({.status = 400,
+                   .message = "prompt_logprobs stand in whole answers only; leave stream out",
+                   .param = "prompt_logprobs"});
   return prepared;
 }
 
-ApiResult<std::int64_t> CountPromptTokens(std::string_view body, const PrepareContext& context) {
+ApiResult<std::int64_t> CountPromptTokens(Protocol protocol, std::string_view body, const PrepareContext& context) {
   auto json = ReadObject(body, context.options);
   if (!json) return Refuse(json.error());
-  if (auto checked = CheckModel(*json, context.codec); !checked) return Refuse(checked.error());
-  auto parsed = protocol::ConvertBody(Protocol::kMessages, *json, context.codec);
+  if (auto checked = CheckModel(*json, context.options); !checked) return Refuse(checked.error());
+  if (auto done = TranslateForeign(protocol, *json); !done) return Refuse(done.error());
+  auto parsed = protocol::ConvertBody(protocol, *json, context.codec);
   if (!parsed) return Refuse(FromError(parsed.error()));
   auto ids = PromptIds(*parsed, context, nullptr);
   if (!ids) return Refuse(ids.error());

@@ -30,6 +30,7 @@ struct PreparedRequest {
   bool include_usage = false;
   bool single_call = false;  // no further call after the first
   bool timings = false;
+  int prompt_logprobs = -1;  // alternatives that the answer tells for each token of the prompt; -1: none of it
   std::vector<PreparedPrompt> prompts;  // several only for Completions
 };
 
@@ -45,13 +46,20 @@ struct PrepareContext {
   std::uint64_t unseeded_seed = 0;  // for requests without a seed
 };
 
-[[nodiscard]] protocol::CodecOptions CodecOptionsOf(const ServiceOptions& options);
+// `max_seq_len` bounds what max_tokens may be.
+[[nodiscard]] protocol::CodecOptions CodecOptionsOf(const ServiceOptions& options, std::int64_t max_seq_len);
 
 [[nodiscard]] ApiResult<PreparedRequest> PrepareRequest(protocol::Protocol protocol, std::string_view body,
                                                         const PrepareContext& context);
 
-// Tokens of a Messages request's prompt (count_tokens).
-[[nodiscard]] ApiResult<std::int64_t> CountPromptTokens(std::string_view body, const PrepareContext& context);
+// Tokens of a request's prompt (count_tokens, input_tokens).
+[[nodiscard]] ApiResult<std::int64_t> CountPromptTokens(protocol::Protocol protocol, std::string_view body,
+                                                        const PrepareContext& context);
+
+// 404 that names the model and those that there are.
+[[nodiscard]] ApiError NoSuchModel(std::string_view name, const ServiceOptions& options);
+// The body's model, if it is text, must be one of the server's.
+[[nodiscard]] ApiResult<void> CheckModel(const protocol::Json& body, const ServiceOptions& options);
 
 // The body as an object: 413 for one that is too large, else 400.
 [[nodiscard]] ApiResult<protocol::Json> ReadObject(std::string_view body, const ServiceOptions& options);

@@ -10,6 +10,7 @@ constexpr Route kRoutes[] = {
     {"POST", "/chat/completions", Endpoint::kChat, true},
     {"POST", "/completions", Endpoint::kCompletions, true},
     {"POST", "/responses", Endpoint::kResponses, true},
+    {"POST", "/responses/input_tokens", Endpoint::kInputTokens, true},
     {"GET", "/responses/*", Endpoint::kStoredResponse, true},
     {"DELETE", "/responses/*", Endpoint::kStoredResponse, true},
     {"POST", "/messages", Endpoint::kMessages, true},

@@ -18,6 +18,7 @@ enum class Endpoint {
   kResponses,
   kMessages,
   kCountTokens,
+  kInputTokens,
   kModels,
   kModel,  // one model; the rest of the path is its name
   kStoredResponse,

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -31,6 +32,8 @@ constexpr NumberRule kNumbers[] = {
      [](SamplingFields& f, double v) { f.min_tokens = static_cast<int>(v); }},
     {{.name = "priority", .low = -1e6, .high = 1e6, .whole = true},
      [](SamplingFields& f, double v) { f.priority = static_cast<int>(v); }},
+    {{.name = "prompt_logprobs", .low = 0, .high = 20, .whole = true},
+     [](SamplingFields& f, double v) { f.prompt_logprobs = static_cast<int>(v); }},
 };
 
 struct SwitchRule {
@@ -43,6 +46,9 @@ constexpr SwitchRule kSwitches[] = {
     {"timings", [](SamplingFields& f, bool v) { f.timings = v; }},
     {"use_cache", [](SamplingFields& f, bool v) { f.use_cache = v; }},
     {"parallel_tool_calls", [](SamplingFields& f, bool v) { f.parallel_calls = v; }},
+    {"include_stop_str_in_output", [](SamplingFields& f, bool v) { f.keep_stop = v; }},
+    {"no_stop_trim", [](SamplingFields& f, bool v) { f.keep_stop = f.keep_stop || v; }},
+    {"include_reasoning", [](SamplingFields& f, bool v) { f.reasoning = v; }},
 };
 
 ApiError Invalid(std::string_view name, std::string_view limits) {
@@ -85,6 +91,18 @@ ApiResult<std::vector<TokenId>> ReadIds(const Json& body, std::string_view name,
     ids.push_back(static_cast<TokenId>(*value));
   }
   return ids;
+}
+
+ApiResult<void> ReadBannedWords(const Json& body, SamplingFields& fields) {
+  constexpr std::string_view kName = "bad_words";
+  const Json& member = protocol::Get(body, kName);
+  const std::span<const Json> words = protocol::Elements(member);
+  const bool texts = std::all_of(words.begin(), words.end(),
+                                 [](const Json& word) { return word.is_string() && !protocol::Text(word).empty(); });
+  if ((!member.is_null() && !member.is_array()) || !texts)
+    return Refuse(Invalid(kName, "a list of texts that are not empty"));
+  for (const Json& word : words) fields.banned_words.emplace_back(protocol::Text(word));
+  return {};
 }
 
 // {"id": bias}, the ids being strings as JSON keys are.
@@ -137,6 +155,7 @@ ApiResult<SamplingFields> ReadSamplingFields(const Json& body, const ServiceOpti
   if (auto read = ReadNumbers(body, fields); !read) return Refuse(read.error());
   if (auto read = ReadSwitches(body, fields); !read) return Refuse(read.error());
   if (auto read = ReadBias(body, vocab_size, fields); !read) return Refuse(read.error());
+  if (auto read = ReadBannedWords(body, fields); !read) return Refuse(read.error());
   auto stops = ReadIds(body, "stop_token_ids", vocab_size);
   if (!stops) return Refuse(stops.error());
   fields.stop_token_ids = std::move(*stops);
@@ -146,6 +165,11 @@ ApiResult<SamplingFields> ReadSamplingFields(const Json& body, const ServiceOpti
   const Json& salt = protocol::Get(body, "cache_salt");
   if (!salt.is_null() && !salt.is_string()) return Refuse(Invalid("cache_salt", "any text"));
   fields.cache_salt = protocol::Text(salt);
+  if (const Json& seed = protocol::Get(body, "seed"); !seed.is_null()) {
+    const std::int64_t* value = seed.if_int();
+    if (value == nullptr || *value < 0) return Refuse(Invalid("seed", "[0, 2^63), whole numbers"));
+    fields.seed = static_cast<std::uint64_t>(*value);
+  }
   const Json& choice = protocol::Get(body, "tool_choice");
   if (choice.is_object() && protocol::IsTrue(protocol::Get(choice, "disable_parallel_tool_use")))
     fields.parallel_calls = false;

@@ -3,6 +3,8 @@
 // top_k, stop token ids, priority and so on, in the spellings of OpenAI, vLLM and SGLang. Pure.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,11 @@ struct SamplingFields {
   bool use_cache = true;
   bool timings = false;        // add a member `timings` to the answer
   bool parallel_calls = true;  // false: at most one call
+  bool keep_stop = false;      // the stop sequence is part of the answer
+  bool reasoning = true;       // false: the answer leaves it out
+  int prompt_logprobs = -1;    // alternatives for each token of the prompt; -1: not asked for
+  std::vector<std::string> banned_words;
+  std::optional<std::uint64_t> seed;
   bool gave_temperature = false;
   bool gave_top_p = false;
   bool gave_max_tokens = false;

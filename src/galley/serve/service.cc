@@ -44,6 +44,26 @@ Json Milliseconds(double seconds) {
   return seconds < 0 ? Json() : Json(seconds * 1e3);
 }
 
+// What a client sent, where only printable ASCII may stand.
+std::string Printable(std::string_view text, std::size_t longest) {
+  std::string shown(text.substr(0, longest));
+  for (char& c : shown) c = c >= ' ' && c <= '~' ? c : '?';
+  return shown;
+}
+
+// What the codec changed or left out of a request, in a header: few bodies have room for it.
+net::Headers WithWarnings(net::Headers headers, const PreparedRequest& prepared) {
+  constexpr std::size_t kLongest = 500;
+  std::string text;
+  for (const std::string& warning : prepared.prompts.front().parsed->warnings) {
+    if (!text.empty()) text += "; ";
+    text += warning;
+    if (text.size() > kLongest) break;
+  }
+  if (!text.empty()) headers.Add("x-galley-warning", Printable(text, kLongest));
+  return headers;
+}
+
 }  // namespace
 
 PrepareContext Service::Impl::Context(text::Encoder& encoder, int key) {
@@ -115,7 +135,7 @@ std::shared_ptr<Exchange> Service::Impl::Open(const Call& call, std::string_view
                             .metrics = metrics,
                             .id = std::string(id_prefix) + ids.Next(),
                             .request_id = call.trace.request_id,
-                            .headers = call.headers,
+                            .headers = WithWarnings(call.headers, prepared),
                             .fingerprint = "galley-" + options.version,
                             .created_s = UnixTime(),
                             .call_seed = ids.NextSeed(),
@@ -195,6 +215,7 @@ void Service::Impl::Dispatch(const Call& call) {
     Handler handler;
   };
   static constexpr Row kRows[] = {{Endpoint::kCountTokens, &Impl::CountTokens},
+                                  {Endpoint::kInputTokens, &Impl::InputTokens},
                                   {Endpoint::kModels, &Impl::Models},
                                   {Endpoint::kModel, &Impl::Model},
                                   {Endpoint::kStoredResponse, &Impl::StoredResponse},
@@ -285,6 +306,15 @@ void Service::Handle(const std::shared_ptr<const net::HttpRequest>& request,
                        .message = match.status == 405 ? fmt::format("{} takes {}, not {}", request->path, match.allowed,
                                                                     request->method)
                                                       : fmt::format("there is nothing at {}", request->path)});
+    return;
+  }
+  // The body is read as it is: taking packed bytes for JSON would only say that they are none.
+  const std::string_view coding = request->headers.Get("content-encoding");
+  if (!request->body.empty() && !coding.empty() && coding != "identity") {
+    impl_->Answer(call, ApiError{.status = 415,
+                                 .message = fmt::format("content-encoding {} is not supported: send the body as it is",
+                                                        Printable(coding, 40)),
+                                 .code = "unsupported_media_type"});
     return;
   }
   impl_->Dispatch(call);

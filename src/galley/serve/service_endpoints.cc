@@ -6,6 +6,7 @@
 
 #include "galley/protocol/json.h"
 #include "galley/protocol/shape.h"
+#include "galley/serve/foreign_members.h"
 #include "galley/serve/number_range.h"
 #include "galley/serve/service_impl.h"
 
@@ -30,15 +31,26 @@ Json Seconds(double seconds) {
 
 ApiResult<net::HttpResponse> Service::Impl::CountTokens(const Call& call) {
   EncoderPool::Loan encoder = encoders.Lend();
-  const auto count = CountPromptTokens(call.request->body, Context(*encoder, call.key));
+  const auto count = CountPromptTokens(protocol::Protocol::kMessages, call.request->body, Context(*encoder, call.key));
   if (!count) return Refuse(count.error());
   return JsonResponse(Json::MakeObject({{"input_tokens", *count}}));
 }
 
+ApiResult<net::HttpResponse> Service::Impl::InputTokens(const Call& call) {
+  EncoderPool::Loan encoder = encoders.Lend();
+  const auto count = CountPromptTokens(protocol::Protocol::kResponses, call.request->body, Context(*encoder, call.key));
+  if (!count) return Refuse(count.error());
+  return JsonResponse(Json::MakeObject({{"object", "response.input_tokens"}, {"input_tokens", *count}}));
+}
+
 Json Service::Impl::ModelJson(const std::string& name) const {
+  // The members of OpenAI's API and of Anthropic's; nothing says when a model was made.
   return Json::MakeObject({{"id", name},
                            {"object", "model"},
+                           {"type", "model"},
+                           {"display_name", name},
                            {"created", 0},
+                           {"created_at", "1970-01-01T00:00:00Z"},
                            {"owned_by", "galley"},
                            {"root", options.model_names.front()},
                            {"parent", nullptr},
@@ -52,16 +64,17 @@ ApiResult<net::HttpResponse> Service::Impl::Models(const Call&) {
     // Some clients look here instead.
     models.Push(Json::MakeObject({{"name", name}, {"model", name}, {"slug", name}}));
   }
-  return JsonResponse(Json::MakeObject({{"object", "list"}, {"data", std::move(data)}, {"models", std::move(models)}}));
+  return JsonResponse(Json::MakeObject({{"object", "list"},
+                                        {"data", std::move(data)},
+                                        {"first_id", options.model_names.front()},
+                                        {"last_id", options.model_names.back()},
+                                        {"has_more", false},
+                                        {"models", std::move(models)}}));
 }
 
 ApiResult<net::HttpResponse> Service::Impl::Model(const Call& call) {
   const auto found = std::find(options.model_names.begin(), options.model_names.end(), call.rest);
-  if (found == options.model_names.end())
-    return Refuse({.status = 404,
-                   .message = fmt::format("The model `{}` does not exist", call.rest),
-                   .param = "model",
-                   .code = "model_not_found"});
+  if (found == options.model_names.end()) return Refuse(NoSuchModel(call.rest, options));
   return JsonResponse(ModelJson(*found));
 }
 
@@ -85,6 +98,8 @@ ApiResult<net::HttpResponse> Service::Impl::Tokenize(const Call& call) {
     token_ids = EncodePrompt(special ? protocol::RenderText(plain.text) : plain, *encoder);
   } else if (protocol::Get(*body, "messages").is_array()) {
     if (protocol::Get(*body, "model").is_null()) body->Set("model", options.model_names.front());
+    if (auto checked = CheckModel(*body, options); !checked) return Refuse(checked.error());
+    if (auto done = TranslateForeign(protocol::Protocol::kChat, *body); !done) return Refuse(done.error());
     const auto parsed = protocol::ConvertBody(protocol::Protocol::kChat, *body, codec);
     if (!parsed) return Refuse(FromError(parsed.error()));
     token_ids = EncodePrompt(protocol::RenderRequest(*parsed, codec), *encoder);

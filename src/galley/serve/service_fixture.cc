@@ -10,7 +10,7 @@
 namespace galley::serve {
 namespace {
 
-constexpr std::chrono::seconds kPatience{20};
+constexpr std::chrono::seconds kPatience{120};
 
 }  // namespace
 

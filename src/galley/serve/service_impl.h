@@ -57,7 +57,7 @@ struct Service::Impl {
   Impl(EnginePort& port, ServiceOptions in, Keys given)
       : engine(port),
         options(std::move(in)),
-        codec(CodecOptionsOf(options)),
+        codec(CodecOptionsOf(options, port.max_seq_len())),
         keys(std::move(given)),
         ids(options.seed),
         metrics(options.model_names.front()),
@@ -107,6 +107,7 @@ struct Service::Impl {
 
   // service_endpoints.cc
   [[nodiscard]] ApiResult<net::HttpResponse> CountTokens(const Call& call);
+  [[nodiscard]] ApiResult<net::HttpResponse> InputTokens(const Call& call);
   [[nodiscard]] ApiResult<net::HttpResponse> Models(const Call& call);
   [[nodiscard]] ApiResult<net::HttpResponse> Model(const Call& call);
   [[nodiscard]] ApiResult<net::HttpResponse> StoredResponse(const Call& call);

@@ -48,6 +48,16 @@ TEST(Service, TheUsageTellsAcceptedDrafts) {
   const std::size_t tokens = Saying(NanoTokenizer(), "Hello there").size();
   const protocol::Json answer = served.Post("/v1/chat/completions", Chat())->json();
   EXPECT_EQ(At(answer, "usage.completion_tokens_details.accepted_prediction_tokens"), std::to_string(tokens - 1));
+  const protocol::Json response =
+      served.Post("/v1/responses", R"({"model":"nano","input":"Hi","reasoning":{"effort":"none"}})")->json();
+  EXPECT_EQ(At(response, "usage.output_tokens_details.accepted_prediction_tokens"), std::to_string(tokens - 1));
+  const protocol::Json message =
+      served
+          .Post(
+              "/v1/messages",
+              R"({"model":"nano","max_tokens":9,"messages":[{"role":"user","content":"Hi"}],"thinking":{"type":"disabled"}})")
+          ->json();
+  EXPECT_EQ(At(message, "usage.accepted_prediction_tokens"), std::to_string(tokens - 1));
   Served plain(Says("Hello there"));
   EXPECT_EQ(At(plain.Post("/v1/chat/completions", Chat())->json(), "usage.completion_tokens_details"), "absent");
 }
@@ -398,7 +408,7 @@ TEST(Service, AnEchoHasTheLogProbabilitiesOfThePrompt) {
   EXPECT_EQ(At(text, "choices.0.logprobs.tokens"), R"(["Once"," upon"," a"," time"])");
   EXPECT_EQ(At(text, "choices.0.logprobs.token_logprobs"), "[-1.0,-2.0,-0.5,-0.5]");
   EXPECT_EQ(At(text, "choices.0.logprobs.text_offset"), "[0,4,9,11]");
-  EXPECT_NE(At(text, "choices.0.logprobs.top_logprobs.1"), "null");
+  EXPECT_EQ(At(text, "choices.0.logprobs.top_logprobs.1. upon"), "-2.0") << "beside the two likeliest";
   // Of a prompt of ids every token is shown, and the first has nothing before it.
   const auto ids = served.Post("/v1/completions",
                                R"({"model":"nano","prompt":[554,550],"echo":true,"logprobs":0,"n":2,"stop":"#"})");
@@ -412,6 +422,95 @@ TEST(Service, AnEchoHasTheLogProbabilitiesOfThePrompt) {
   EXPECT_EQ(served.engine->requests()[0].prompt_logprobs, 2);
   (void)served.Post("/v1/completions", R"({"model":"nano","prompt":"Once","logprobs":2})");
   EXPECT_EQ(served.engine->requests().back().prompt_logprobs, -1) << "without an echo nobody sees them";
+}
+
+// What lm-evaluation-harness asks for: the prompt's scores and nothing more.
+TEST(Service, APromptIsScoredWithoutASingleToken) {
+  Served served(Says(" a time"));
+  for (const std::string_view stream : {"false", "true"}) {
+    const auto reply = served.Post(
+        "/v1/completions", R"({"model":"nano","prompt":"Once upon","echo":true,"logprobs":1,"max_tokens":0,"stream":)" +
+                               std::string(stream) + "}");
+    EXPECT_EQ(reply->status(), 200);
+    EXPECT_THAT(reply->text(), HasSubstr(R"("token_logprobs":[-1.0,-2.0])"));
+    EXPECT_THAT(reply->text(), HasSubstr(R"("finish_reason":"length")"));
+    EXPECT_THAT(reply->text(), HasSubstr(R"("completion_tokens":0)"));
+    EXPECT_EQ(reply->ends(), 1);
+  }
+  served.WaitIdle();
+  const auto without = served.Post("/v1/completions", R"({"model":"nano","prompt":"Once","max_tokens":0})");
+  EXPECT_THAT(At(without->json(), "error.message"), HasSubstr("range of max_tokens is [1, 8192], and 0 where echo"));
+  EXPECT_EQ(served.Post("/v1/chat/completions", Chat(R"(,"max_tokens":0)"))->status(), 400);
+}
+
+TEST(Service, TheTokenItselfIsAmongItsAlternatives) {
+  Served served(Says(" time"));
+  for (const int k : {0, 2}) {
+    const protocol::Json answer =
+        served.Post("/v1/completions", R"({"model":"nano","prompt":"Once","logprobs":)" + std::to_string(k) + "}")
+            ->json();
+    EXPECT_EQ(At(answer, "choices.0.logprobs.top_logprobs.0. time"), "-0.5");
+    const protocol::Json* tops = (*answer.Find("choices")->if_array())[0].Find("logprobs")->Find("top_logprobs");
+    EXPECT_EQ((*tops->if_array())[0].if_object()->size(), static_cast<std::size_t>(k == 0 ? 1 : k)) << "once";
+  }
+}
+
+TEST(Service, MessagesDemandACallBehindTheThoughts) {
+  Served served(Says("x"));
+  const std::string begin =
+      R"({"model":"nano","max_tokens":9,"messages":[{"role":"user","content":"Hi"}],"tools":[{"name":"f","input_schema":{"type":"object"}}],"tool_choice":)";
+  for (const std::string_view more : {R"({"type":"any"},"thinking":{"type":"enabled","budget_tokens":1024}})",
+                                      R"({"type":"any"},"thinking":{"type":"disabled"}})"})
+    EXPECT_EQ(served.Post("/v1/messages", begin + std::string(more))->status(), 200) << more;
+  const auto compiled = served.engine->compiled();
+  ASSERT_EQ(compiled.size(), 2u);
+  EXPECT_THAT(compiled[0].spec, HasSubstr(R"("mode":"block")"));
+  EXPECT_TRUE(compiled[0].after_thinking);
+  EXPECT_FALSE(compiled[0].optional);
+  EXPECT_THAT(compiled[1].spec, HasSubstr(R"("mode":"inside")"));
+  EXPECT_FALSE(compiled[1].after_thinking);
+  const auto named =
+      served.Post("/v1/messages", begin + R"({"type":"tool","name":"f"},"thinking":{"type":"adaptive"}})");
+  EXPECT_EQ(named->status(), 400);
+  EXPECT_THAT(At(named->json(), "error.message"), HasSubstr("Thinking mode does not support this tool_choice"));
+}
+
+TEST(Service, BuiltInToolsAreNeverLeftOutInSilence) {
+  Served served(Says("x"));
+  const auto ask = [&](std::string_view tools, std::string_view more = "") {
+    return served.Post("/v1/responses", R"({"model":"nano","input":"Hi","reasoning":{"effort":"none"},"tools":)" +
+                                            std::string(tools) + std::string(more) + "}");
+  };
+  const auto alone = ask(R"([{"type":"web_search"}])");
+  EXPECT_EQ(alone->status(), 400);
+  EXPECT_THAT(At(alone->json(), "error.message"), HasSubstr("tools[0]: web_search is not supported"));
+  EXPECT_EQ(ask(R"([{"type":"web_search"}])", R"(,"tool_choice":"required")")->status(), 400);
+  // Codex declares them beside its own, always.
+  const std::string_view both = R"([{"type":"function","name":"f"},{"type":"image_generation"}])";
+  const auto beside = ask(both);
+  EXPECT_EQ(beside->status(), 200);
+  EXPECT_THAT(beside->header("x-galley-warning"), HasSubstr("tools[1]: image_generation is ignored"));
+  const auto demanded = ask(both, R"(,"tool_choice":{"type":"web_search"})");
+  EXPECT_EQ(demanded->status(), 400);
+  EXPECT_THAT(At(demanded->json(), "error.message"), HasSubstr("web_search cannot be demanded"));
+  EXPECT_EQ(ask("[]")->status(), 200);
+}
+
+TEST(Service, MarkupNeverReachesTheClient) {
+  const std::string call =
+      "Well<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n\n</｜DSML｜ invoke>\n</｜DSML｜ calls>";
+  Served served(Says(call));
+  const std::string tool = R"([{"type":"function","function":{"name":"f"}}])";
+  for (const std::string& more : {std::string(), R"(,"tools":)" + tool + R"(,"tool_choice":"none")"}) {
+    for (const std::string_view stream : {"false", "true"}) {
+      const auto reply = served.Post("/v1/chat/completions", Chat(more + R"(,"stream":)" + std::string(stream)));
+      EXPECT_THAT(reply->text(), Not(HasSubstr("DSML")));
+      EXPECT_THAT(reply->text(), HasSubstr("Well"));
+    }
+  }
+  const auto none = served.Post("/v1/chat/completions", Chat());
+  EXPECT_EQ(At(none->json(), "choices.0.message.content"),
+            R"("Well<calls>\n<invoke name=\"f\">\n\n</invoke>\n</calls>")");
 }
 
 // Whatever ends it, a stream of each API ends exactly once and in its own words.

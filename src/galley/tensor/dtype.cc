@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "galley/tensor/dtype.h"
 
-#include <array>
+#include <iterator>
 
 #include "galley/base/check.h"
 
 namespace galley {
 namespace {
 
-constexpr std::array kTypes = {
-    DTypeInfo{DType::kF32, "F32", 4},        DTypeInfo{DType::kBF16, "BF16", 2},    DTypeInfo{DType::kF16, "F16", 2},
-    DTypeInfo{DType::kF8E4M3, "F8_E4M3", 1}, DTypeInfo{DType::kE8M0, "F8_E8M0", 1}, DTypeInfo{DType::kI8, "I8", 1},
-    DTypeInfo{DType::kU8, "U8", 1},          DTypeInfo{DType::kI16, "I16", 2},      DTypeInfo{DType::kI32, "I32", 4},
-    DTypeInfo{DType::kI64, "I64", 8},        DTypeInfo{DType::kF64, "F64", 8},      DTypeInfo{DType::kBool, "BOOL", 1},
+constexpr DTypeInfo kTypes[] = {
+    {DType::kF32, "F32", 4},      {DType::kBF16, "BF16", 2}, {DType::kF16, "F16", 2}, {DType::kF8E4M3, "F8_E4M3", 1},
+    {DType::kE8M0, "F8_E8M0", 1}, {DType::kI8, "I8", 1},     {DType::kU8, "U8", 1},   {DType::kI16, "I16", 2},
+    {DType::kI32, "I32", 4},      {DType::kI64, "I64", 8},   {DType::kF64, "F64", 8}, {DType::kBool, "BOOL", 1},
 };
 
 }  // namespace
 
 const DTypeInfo& Info(DType dtype) {
   const auto index = static_cast<std::size_t>(dtype);
-  CHECK(index < kTypes.size() && kTypes[index].dtype == dtype) << "dtype " << index << " has no table row";
+  CHECK(index < std::size(kTypes) && kTypes[index].dtype == dtype) << "dtype " << index << " has no table row";
   return kTypes[index];
 }
 

@@ -3,7 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
+#include <string_view>
+#include <vector>
 
 #include "galley/text/test_data.h"
 
@@ -12,170 +13,123 @@ namespace {
 
 using nlohmann::json;
 
+struct Edit {
+  const char* place;       // JSON pointer
+  std::string_view value;  // JSON; "": taken out
+};
+
 struct Refusal {
   std::string_view name;
-  std::function<void(json&)> change;
+  std::vector<Edit> edits;
   ErrorCode code;
   std::string_view where;  // "tokenizer.json: " and this
 };
 
+const std::string kEndless = json(std::string(257, 'x')).dump(), kSplit = test::PreTokenizerJson({"a"}).dump(),
+                  kAdded = test::AddedTokenJson(300, "<u>", true).dump();
+constexpr auto kCorrupt = ErrorCode::kCorrupt, kInvalidArgument = ErrorCode::kInvalidArgument,
+               kUnsupported = ErrorCode::kUnsupported;
+
+// Edits of a good file with one added token.
 const Refusal kRefusals[] = {
-    {"another model", [](json& f) { f["model"]["type"] = "Unigram"; }, ErrorCode::kUnsupported, "model"},
-    {"dropout", [](json& f) { f["model"]["dropout"] = 0.1; }, ErrorCode::kUnsupported, "model.dropout"},
-    {"unknown token", [](json& f) { f["model"]["unk_token"] = "<unk>"; }, ErrorCode::kUnsupported, "model.unk_token"},
-    {"prefix", [](json& f) { f["model"]["continuing_subword_prefix"] = "##"; }, ErrorCode::kUnsupported,
-     "model.continuing_subword_prefix"},
-    {"suffix", [](json& f) { f["model"]["end_of_word_suffix"] = "</w>"; }, ErrorCode::kUnsupported,
-     "model.end_of_word_suffix"},
-    {"byte fallback", [](json& f) { f["model"]["byte_fallback"] = true; }, ErrorCode::kUnsupported,
-     "model.byte_fallback"},
-    {"ignored merges", [](json& f) { f["model"]["ignore_merges"] = true; }, ErrorCode::kUnsupported,
-     "model.ignore_merges"},
-    {"unknown key of the model", [](json& f) { f["model"]["rate"] = 1; }, ErrorCode::kUnsupported, "model.rate"},
-    {"unknown key", [](json& f) { f["extra"] = {}; }, ErrorCode::kUnsupported, "extra"},
-    {"version", [](json& f) { f["version"] = "2.0"; }, ErrorCode::kUnsupported, "version"},
-    {"truncation",
-     [](json& f) {
-       f["truncation"] = {{"max_length", 8}};
-     },
-     ErrorCode::kUnsupported, "truncation"},
-    {"padding",
-     [](json& f) {
-       f["padding"] = {{"pad_id", 8}};
-     },
-     ErrorCode::kUnsupported, "padding"},
-    {"normalizer",
-     [](json& f) {
-       f["normalizer"] = {{"type", "NFC"}};
-     },
-     ErrorCode::kUnsupported, "normalizer.type"},
+    {"another model", {{"/model/type", R"("Unigram")"}}, kUnsupported, "model"},
+    {"dropout", {{"/model/dropout", "0.1"}}, kUnsupported, "model.dropout"},
+    {"unknown token", {{"/model/unk_token", R"("<unk>")"}}, kUnsupported, "model.unk_token"},
+    {"prefix", {{"/model/continuing_subword_prefix", R"("##")"}}, kUnsupported, "model.continuing_subword_prefix"},
+    {"suffix", {{"/model/end_of_word_suffix", R"("</w>")"}}, kUnsupported, "model.end_of_word_suffix"},
+    {"byte fallback", {{"/model/byte_fallback", "true"}}, kUnsupported, "model.byte_fallback"},
+    {"ignored merges", {{"/model/ignore_merges", "true"}}, kUnsupported, "model.ignore_merges"},
+    {"unknown key of the model", {{"/model/rate", "1"}}, kUnsupported, "model.rate"},
+    {"unknown key", {{"/extra", "{}"}}, kUnsupported, "extra"},
+    {"version", {{"/version", R"("2.0")"}}, kUnsupported, "version"},
+    {"truncation", {{"/truncation", R"({"max_length": 8})"}}, kUnsupported, "truncation"},
+    {"padding", {{"/padding", R"({"pad_id": 8})"}}, kUnsupported, "padding"},
+    {"normalizer", {{"/normalizer", R"({"type": "NFC"})"}}, kUnsupported, "normalizer.type"},
     {"normalizers",
-     [](json& f) {
-       f["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFC"}}}}};
-     },
-     ErrorCode::kUnsupported, "normalizer.normalizers"},
-    {"no decoder", [](json& f) { f["decoder"] = nullptr; }, ErrorCode::kInvalidArgument, "decoder"},
-    {"another decoder",
-     [](json& f) {
-       f["decoder"] = {{"type", "Metaspace"}};
-     },
-     ErrorCode::kUnsupported, "decoder.type"},
-    {"post-processor",
-     [](json& f) {
-       f["post_processor"] = {{"type", "TemplateProcessing"}};
-     },
-     ErrorCode::kUnsupported, "post_processor.type"},
-    {"no pre-tokenizer", [](json& f) { f["pre_tokenizer"] = nullptr; }, ErrorCode::kInvalidArgument, "pre_tokenizer"},
-    {"prefix space", [](json& f) { f["pre_tokenizer"]["add_prefix_space"] = true; }, ErrorCode::kUnsupported,
-     "pre_tokenizer.add_prefix_space"},
-    {"ByteLevel's regex", [](json& f) { f["pre_tokenizer"]["use_regex"] = true; }, ErrorCode::kUnsupported,
-     "pre_tokenizer.use_regex"},
+     {{"/normalizer", R"({"type": "Sequence", "normalizers": [{"type": "NFC"}]})"}},
+     kUnsupported,
+     "normalizer.normalizers"},
+    {"no decoder", {{"/decoder", "null"}}, kInvalidArgument, "decoder"},
+    {"another decoder", {{"/decoder", R"({"type": "Metaspace"})"}}, kUnsupported, "decoder.type"},
+    {"post-processor", {{"/post_processor", R"({"type": "TemplateProcessing"})"}}, kUnsupported, "post_processor.type"},
+    {"no pre-tokenizer", {{"/pre_tokenizer", "null"}}, kInvalidArgument, "pre_tokenizer"},
+    {"no ByteLevel at the end", {{"/pre_tokenizer/type", R"("Digits")"}}, kUnsupported, "pre_tokenizer.type"},
+    {"prefix space", {{"/pre_tokenizer/add_prefix_space", "true"}}, kUnsupported, "pre_tokenizer.add_prefix_space"},
+    {"ByteLevel's regex", {{"/pre_tokenizer/use_regex", "true"}}, kUnsupported, "pre_tokenizer.use_regex"},
     {"a split that removes",
-     [](json& f) {
-       f["pre_tokenizer"] = test::PreTokenizerJson({"a"});
-       f["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed";
-     },
-     ErrorCode::kUnsupported, "pre_tokenizer.pretokenizers[0].behavior"},
+     {{"/pre_tokenizer", kSplit}, {"/pre_tokenizer/pretokenizers/0/behavior", R"("Removed")"}},
+     kUnsupported,
+     "pre_tokenizer.pretokenizers[0].behavior"},
     {"a split that is inverted",
-     [](json& f) {
-       f["pre_tokenizer"] = test::PreTokenizerJson({"a"});
-       f["pre_tokenizer"]["pretokenizers"][0]["invert"] = true;
-     },
-     ErrorCode::kUnsupported, "pre_tokenizer.pretokenizers[0].invert"},
+     {{"/pre_tokenizer", kSplit}, {"/pre_tokenizer/pretokenizers/0/invert", "true"}},
+     kUnsupported,
+     "pre_tokenizer.pretokenizers[0].invert"},
     {"a split by string",
-     [](json& f) {
-       f["pre_tokenizer"] = test::PreTokenizerJson({"a"});
-       f["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"String", "a"}};
-     },
-     ErrorCode::kUnsupported, "pre_tokenizer.pretokenizers[0].pattern.String"},
-    {"a pattern that does not compile", [](json& f) { f["pre_tokenizer"] = test::PreTokenizerJson({"(a"}); },
-     ErrorCode::kUnsupported, "pre_tokenizer"},
-    {"no ByteLevel at the end", [](json& f) { f["pre_tokenizer"]["type"] = "Digits"; }, ErrorCode::kUnsupported,
-     "pre_tokenizer.type"},
-    {"lstrip",
-     [](json& f) {
-       f["added_tokens"] = {test::AddedTokenJson(300, "<u>", true)};
-       f["added_tokens"][0]["lstrip"] = true;
-     },
-     ErrorCode::kUnsupported, "added_tokens[0].lstrip"},
-    {"rstrip",
-     [](json& f) {
-       f["added_tokens"] = {test::AddedTokenJson(300, "<u>", true)};
-       f["added_tokens"][0]["rstrip"] = true;
-     },
-     ErrorCode::kUnsupported, "added_tokens[0].rstrip"},
-    {"single_word",
-     [](json& f) {
-       f["added_tokens"] = {test::AddedTokenJson(300, "<u>", true)};
-       f["added_tokens"][0]["single_word"] = true;
-     },
-     ErrorCode::kUnsupported, "added_tokens[0].single_word"},
+     {{"/pre_tokenizer", kSplit}, {"/pre_tokenizer/pretokenizers/0/pattern", R"({"String": "a"})"}},
+     kUnsupported,
+     "pre_tokenizer.pretokenizers[0].pattern.String"},
+    {"a pattern that does not compile",
+     {{"/pre_tokenizer", kSplit}, {"/pre_tokenizer/pretokenizers/0/pattern/Regex", R"("(a")"}},
+     kUnsupported,
+     "pre_tokenizer"},
+    {"lstrip", {{"/added_tokens/0/lstrip", "true"}}, kUnsupported, "added_tokens[0].lstrip"},
+    {"rstrip", {{"/added_tokens/0/rstrip", "true"}}, kUnsupported, "added_tokens[0].rstrip"},
+    {"single_word", {{"/added_tokens/0/single_word", "true"}}, kUnsupported, "added_tokens[0].single_word"},
     {"two added tokens of one id",
-     [](json& f) {
-       f["added_tokens"] = {test::AddedTokenJson(300, "<u>", true), test::AddedTokenJson(300, "<v>", true)};
-     },
-     ErrorCode::kCorrupt, "added_tokens[1]"},
-    {"one added token twice",
-     [](json& f) {
-       f["added_tokens"] = {test::AddedTokenJson(300, "<u>", true), test::AddedTokenJson(300, "<u>", true)};
-     },
-     ErrorCode::kCorrupt, "added_tokens[1]"},
-    {"an added token with the id of an ordinary one",
-     [](json& f) { f["added_tokens"] = {test::AddedTokenJson(65, "<u>", true)}; }, ErrorCode::kCorrupt,
-     "added_tokens[0]"},
+     {{"/added_tokens/1", kAdded}, {"/added_tokens/1/content", R"("<v>")"}},
+     kCorrupt,
+     "added_tokens[1]"},
+    {"one added token twice", {{"/added_tokens/1", kAdded}}, kCorrupt, "added_tokens[1]"},
+    {"an added token with the id of an ordinary one", {{"/added_tokens/0/id", "65"}}, kCorrupt, "added_tokens[0]"},
     {"an added token with an ordinary spelling and another id",
-     [](json& f) { f["added_tokens"] = {test::AddedTokenJson(300, "a", true)}; }, ErrorCode::kCorrupt,
+     {{"/added_tokens/0/content", R"("a")"}},
+     kCorrupt,
      "added_tokens[0]"},
-    {"an added token that is a byte", [](json& f) { f["added_tokens"] = {test::AddedTokenJson('a', "a", true)}; },
-     ErrorCode::kUnsupported, "model.vocab"},
+    {"an added token that is a byte",
+     {{"/added_tokens/0/id", "97"}, {"/added_tokens/0/content", R"("a")"}},
+     kUnsupported,
+     "model.vocab"},
     {"an added token that merges build",
-     [](json& f) {
-       f = test::ByteTokenizerJson({{"a", "b"}});
-       f["added_tokens"] = {test::AddedTokenJson(256, "ab", true)};
-     },
-     ErrorCode::kCorrupt, "model.merges[0]"},
-    {"an empty added token", [](json& f) { f["added_tokens"] = {test::AddedTokenJson(300, "", true)}; },
-     ErrorCode::kInvalidArgument, "added_tokens[0].content"},
-    {"an endless added token",
-     [](json& f) { f["added_tokens"] = {test::AddedTokenJson(300, std::string(257, 'x'), true)}; },
-     ErrorCode::kInvalidArgument, "added_tokens[0].content"},
-    {"an added token without an id",
-     [](json& f) {
-       f["added_tokens"] = {test::AddedTokenJson(300, "<u>", true)};
-       f["added_tokens"][0].erase("id");
-     },
-     ErrorCode::kInvalidArgument, "added_tokens[0]"},
-    {"a negative id", [](json& f) { f["model"]["vocab"]["ab"] = -1; }, ErrorCode::kInvalidArgument, "model.vocab.ab"},
-    {"a huge id", [](json& f) { f["model"]["vocab"]["ab"] = 1 << 21; }, ErrorCode::kInvalidArgument, "model.vocab.ab"},
-    {"a broken id", [](json& f) { f["model"]["vocab"]["ab"] = 1.5; }, ErrorCode::kInvalidArgument, "model.vocab.ab"},
-    {"an id twice", [](json& f) { f["model"]["vocab"]["ab"] = 97; }, ErrorCode::kCorrupt, "model.vocab.ab"},
-    {"an empty token", [](json& f) { f["model"]["vocab"][""] = 300; }, ErrorCode::kInvalidArgument, "model.vocab."},
-    {"a missing byte", [](json& f) { f["model"]["vocab"].erase("a"); }, ErrorCode::kUnsupported, "model.vocab"},
-    {"a merge of unknown tokens", [](json& f) { f["model"]["merges"] = {"a b"}; }, ErrorCode::kCorrupt,
+     {{"/model/vocab/ab", "256"},
+      {"/model/merges", R"(["a b"])"},
+      {"/added_tokens/0/id", "256"},
+      {"/added_tokens/0/content", R"("ab")"}},
+     kCorrupt,
      "model.merges[0]"},
-    {"a merge of three", [](json& f) { f["model"]["merges"] = {"a b c"}; }, ErrorCode::kInvalidArgument,
-     "model.merges[0]"},
-    {"a merge of one", [](json& f) { f["model"]["merges"] = {{"a"}}; }, ErrorCode::kInvalidArgument, "model.merges"},
-    {"a merge of numbers",
-     [](json& f) {
-       f["model"]["merges"] = {{1, 2}};
-     },
-     ErrorCode::kInvalidArgument, "model.merges[0]"},
-    {"a merge twice",
-     [](json& f) {
-       f = test::ByteTokenizerJson({{"a", "b"}, {"a", "b"}});
-     },
-     ErrorCode::kCorrupt, "model.merges"},
-    {"no merges", [](json& f) { f["model"].erase("merges"); }, ErrorCode::kInvalidArgument, "model"},
-    {"no model", [](json& f) { f.erase("model"); }, ErrorCode::kInvalidArgument, ""},
-    {"a list", [](json& f) { f = json::array(); }, ErrorCode::kInvalidArgument, ""},
+    {"an empty added token", {{"/added_tokens/0/content", R"("")"}}, kInvalidArgument, "added_tokens[0].content"},
+    {"an endless added token", {{"/added_tokens/0/content", kEndless}}, kInvalidArgument, "added_tokens[0].content"},
+    {"an added token without an id", {{"/added_tokens/0/id", ""}}, kInvalidArgument, "added_tokens[0]"},
+    {"a negative id", {{"/model/vocab/ab", "-1"}}, kInvalidArgument, "model.vocab.ab"},
+    {"a huge id", {{"/model/vocab/ab", "2097152"}}, kInvalidArgument, "model.vocab.ab"},
+    {"a broken id", {{"/model/vocab/ab", "1.5"}}, kInvalidArgument, "model.vocab.ab"},
+    {"an id twice", {{"/model/vocab/ab", "97"}}, kCorrupt, "model.vocab.ab"},
+    {"an empty token", {{"/model/vocab/", "400"}}, kInvalidArgument, "model.vocab."},
+    {"a missing byte", {{"/model/vocab/a", ""}}, kUnsupported, "model.vocab"},
+    {"a merge of unknown tokens", {{"/model/merges", R"(["a b"])"}}, kCorrupt, "model.merges[0]"},
+    {"a merge of three", {{"/model/merges", R"(["a b c"])"}}, kInvalidArgument, "model.merges[0]"},
+    {"a merge of one", {{"/model/merges", R"([["a"]])"}}, kInvalidArgument, "model.merges"},
+    {"a merge of numbers", {{"/model/merges", "[[1, 2]]"}}, kInvalidArgument, "model.merges[0]"},
+    {"a merge twice", {{"/model/vocab/ab", "256"}, {"/model/merges", R"(["a b", "a b"])"}}, kCorrupt, "model.merges"},
+    {"no merges", {{"/model/merges", ""}}, kInvalidArgument, "model"},
+    {"no model", {{"/model", ""}}, kInvalidArgument, ""},
+    {"a list", {{"", "[]"}}, kInvalidArgument, ""},
 };
+
+void Apply(const Edit& edit, json& file) {
+  const json::json_pointer place(edit.place);
+  if (!edit.value.empty()) {
+    file[place] = json::parse(edit.value);
+  } else if (json& parent = file[place.parent_pointer()]; parent.is_object()) {
+    parent.erase(place.back());
+  }
+}
 
 TEST(TokenizerJson, RefusesWhatItDoesNotDo) {
   for (const Refusal& refusal : kRefusals) {
     json file = test::ByteTokenizerJson();
+    file["added_tokens"] = {test::AddedTokenJson(300, "<u>", true)};
     ASSERT_TRUE(Tokenizer::FromJson(file.dump()));
-    refusal.change(file);
+    for (const Edit& edit : refusal.edits) Apply(edit, file);
     const auto loaded = Tokenizer::FromJson(file.dump());
     ASSERT_FALSE(loaded) << refusal.name;
     const Error& error = loaded.error();

@@ -31,8 +31,10 @@ struct CpuBackend::AttentionTasks {
   const Task* task = nullptr;
   int count = 0;
   int shared = 1;  // > 1: tasks have so many rows, which attend to the same places, so they are more heads of one row
+  // Room is made for the longest lists that the model can have, so that it does not grow as sequences do.
   std::size_t window_max = 0;   // window records of a task
   std::size_t entries_max = 0;  // of a row
+  double keys = 0;              // about as many does a row of this step have
   BFloat16* unrotated = nullptr;
 };
 
@@ -93,9 +95,8 @@ void CpuBackend::RunAttention(const Args& args, const AttentionTasks& tasks, con
   const std::size_t entry_bytes = (kRowsTogether * tasks.entries_max * sizeof(void*) + 63) / 64 * 64;
   constexpr std::size_t kRowBytes = (kRowsTogether * sizeof(AttendRow) + 63) / 64 * 64;
   worker_memory_.Reserve(window_bytes + 2 * entry_bytes + kRowBytes +
-                         AttendScratchBytes(group, args.head_dim, tasks.window_max));
-  const double cost = static_cast<double>(args.step.rows) * args.heads * args.head_dim *
-                      static_cast<double>(tasks.window_max + tasks.entries_max);
+                         AttendScratchBytes(unit_heads, args.head_dim, tasks.window_max));
+  const double cost = static_cast<double>(args.step.rows) * args.heads * args.head_dim * tasks.keys;
   team_.Run(std::int64_t{tasks.count} * groups, cost, [&](std::int64_t number, int worker) {
     const AttentionTasks::Task& task = tasks.task[number / groups];
     const auto first = static_cast<std::size_t>(number % groups) * static_cast<std::size_t>(group);
@@ -136,8 +137,6 @@ void CpuBackend::RunAttention(const Args& args, const AttentionTasks& tasks, con
 void CpuBackend::Attention(const AttentionArgs& args) {
   memory_.Reset();
   const std::span<const SequenceEntry> sequences(args.step.table, static_cast<std::size_t>(args.step.sequences));
-  // Lists end where rows do: a window longer than the sequence, or fewer entries than the list has places, cost
-  // nothing.
   Position longest = 0;
   for (int t = 0; t < args.step.rows; ++t) longest = std::max<Position>(longest, args.step.positions[t] + 1);
   const int together = std::clamp(CeilDiv(args.step.rows, team_.threads()), 1, kRowsTogether);
@@ -179,13 +178,15 @@ void CpuBackend::Attention(const AttentionArgs& args) {
       }
     }
   };
-  const Position window = std::min<Position>(args.window_size + together - 1, longest);
-  const Position entries = args.list == nullptr ? 0 : std::min<Position>(args.topk, longest / args.slab.ratio);
+  const int entries = args.list == nullptr ? 0 : args.topk;
+  const Position keys = std::min<Position>(args.window_size, longest) +
+                        (entries == 0 ? 0 : std::min<Position>(entries, longest / args.slab.ratio));
   RunAttention(args,
                {.task = task,
                 .count = count,
-                .window_max = static_cast<std::size_t>(window),
+                .window_max = static_cast<std::size_t>(args.window_size + kRowsTogether - 1),
                 .entries_max = static_cast<std::size_t>(entries),
+                .keys = static_cast<double>(keys),
                 .unrotated = args.unrotated_copy},
                places_of);
 }
@@ -200,19 +201,19 @@ void CpuBackend::DraftAttention(const DraftAttentionArgs& args) {
       // The official ring holds position p in slot p mod window_size, and its slots are read in order.
       const Position position = last - (last - place) % args.window_size;
       if (position < sequence.decoder_floor) continue;
-      list.window[list.window_records++] =
-          reinterpret_cast<const std::uint8_t*>(args.ring.At(sequence.slot, position));
+      list.window[list.window_records++] = reinterpret_cast<const std::uint8_t*>(args.ring.At(sequence.slot, position));
     }
     for (std::int32_t row = sequence.first_row; row < sequence.first_row + sequence.rows; ++row) {
       list.window[list.window_records++] = args.window + static_cast<std::size_t>(row) * args.ring.row_bytes;
     }
     list.row[0] = {.window_rows = list.window_records, .window_places = list.window_records};
   };
-  std::int32_t longest = 0;
+  std::int32_t longest = 0, rows_max = 0;
   bool alike = args.step.sequences > 0;  // blocks are, unless a test makes them otherwise
   for (int s = 0; s < args.step.sequences; ++s) {
     const SequenceEntry& sequence = args.step.table[s];
     longest = std::max(longest, std::min(args.window_size, sequence.start) + sequence.rows);
+    rows_max = std::max(rows_max, sequence.rows);
     alike = alike && sequence.rows == args.step.table[0].rows && sequence.first_row == s * sequence.rows;
   }
   // All rows of a block see the same places.
@@ -221,7 +222,11 @@ void CpuBackend::DraftAttention(const DraftAttentionArgs& args) {
   auto* task = memory_.Take<AttentionTasks::Task>(static_cast<std::size_t>(count));
   for (int i = 0; i < count; ++i) task[i] = {.row = i * shared, .rows = shared};
   RunAttention(args,
-               {.task = task, .count = count, .shared = shared, .window_max = static_cast<std::size_t>(longest)},
+               {.task = task,
+                .count = count,
+                .shared = shared,
+                .window_max = static_cast<std::size_t>(args.window_size + rows_max),
+                .keys = static_cast<double>(longest)},
                places_of);
 }
 

@@ -100,9 +100,8 @@ void PublishCandidates(const IndexSelectArgs& args, int t, const float* scores, 
 // Whether every row sees no more entries than it may choose, so that nothing has to be scored.
 bool SelectsAll(const IndexSelectArgs& args) {
   if (args.query_copy != nullptr || args.weight_copy != nullptr) return false;
-  const std::int64_t candidates = args.role == CandidateRole::kNone
-                                      ? args.topk
-                                      : std::int64_t{args.candidate_blocks} * args.candidate_block_size;
+  const std::int64_t candidates =
+      args.role == CandidateRole::kNone ? args.topk : std::int64_t{args.candidate_blocks} * args.candidate_block_size;
   const std::int64_t most = std::min<std::int64_t>(args.topk, candidates);
   for (int t = 0; t < args.step.rows; ++t) {
     if (Visible(args, t) > most) return false;

@@ -142,8 +142,8 @@ struct Kernels {
   // out = bf(sum over k of pre[k] * h[k]).
   void (*collapse)(const BFloat16* h, std::size_t dim, int copies, const float* pre, BFloat16* out,
                    std::size_t n) = nullptr;
-  // Divides matrices [copies][copies] of positive values by their column sums, then by row and column sums in turn, each
-  // sum plus eps; columns `iterations` times.
+  // Divides matrices [copies][copies] of positive values by their column sums, then by row and column sums in turn,
+  // each sum plus eps; columns `iterations` times.
   void (*balance)(float* matrices, std::size_t count, int copies, int iterations, float eps) = nullptr;
   // Turns `pairs` neighbours of x by angles whose cosines and then sines are given (sign -1: back), rounding to bf16.
   void (*rotate)(BFloat16* x, const float* cos_sin, std::size_t pairs, float sign) = nullptr;

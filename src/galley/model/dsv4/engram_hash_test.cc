@@ -3,34 +3,21 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
+#include <filesystem>
+
+#include "galley/io/test_files.h"
+#include "galley/model/test_configs.h"
 
 namespace galley::model {
 namespace {
 
 EngramConfig RealConfig() {
-  EngramConfig config;
-  config.layer_ids = {1, 14};
-  config.num_embeddings = {384006168, 384016682};
-  config.max_ngram_size = 4;
-  config.vocab_size = 16000000;
-  config.n_heads = 8;
-  config.head_dim = 256;
-  config.pad_id = 2;
-  config.compressed_vocab_size = 99092;
-  return config;
+  return ParseConfig(FlashConfigJson(), "config.json")->engram;
 }
 
 EngramConfig NanoConfig() {
-  EngramConfig config;
-  config.layer_ids = {1, 3};
-  config.num_embeddings = {4264, 4704};
-  config.max_ngram_size = 3;
-  config.vocab_size = 500;
-  config.n_heads = 4;
-  config.head_dim = 32;
-  config.compressed_vocab_size = 2124;
-  return config;
+  const std::filesystem::path file = std::filesystem::path(GALLEY_SOURCE_DIR) / "models/nano/config.json";
+  return ParseConfig(io::ReadBytes(file), "config.json")->engram;
 }
 
 // Rows of one token from its compressed ids, newest first: the hash of the specification, written out.

@@ -5,19 +5,13 @@
 
 #include <cmath>
 
+#include "galley/model/test_configs.h"
+
 namespace galley::model {
 namespace {
 
 Config RealConfig() {
-  Config config;
-  config.rope_head_dim = 64;
-  config.rope_theta = 10000;
-  config.compress_rope_theta = 160000;
-  config.original_seq_len = 65536;
-  config.rope_factor = 16;
-  config.beta_fast = 32;
-  config.beta_slow = 1;
-  return config;
+  return *ParseConfig(FlashConfigJson(), "config.json");
 }
 
 // The specification's table for the real model; YaRN's ramp runs from dimension 15 to 25.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of rows' heads over FP8 window records and FP4 history records. Window records are decoded once for all rows
-// and heads of the task, history records for one block of 64 places at a time. Order per row and head: the dot product
-// over the head's dimension in sixteen lanes; online softmax over the blocks; the weighted sum over places in their
-// order. All in fp32: pairs of bf16 take longer even where the processor multiplies them, and records leave their codes
-// as fp32.
+// Attention of rows' heads over FP8 window records and FP4 history records. Window records are decoded once for all
+// rows and heads of the task, history records for one block of 64 places at a time. Order per row and head: the dot
+// product over the head's dimension in sixteen lanes; online softmax over the blocks; the weighted sum over places in
+// their order. All in fp32: pairs of bf16 take longer even where the processor multiplies them, and records leave their
+// codes as fp32.
 #include "galley/backend/cpu/kernels.h"
 #include "galley/backend/cpu/kernels/decode.h"
 #include "galley/backend/cpu/kernels/functions.h"
@@ -16,14 +16,14 @@ constexpr float kLowest = -1e30f;  // the running maximum before any place was s
 
 // What a row needs while it is worked on; everything lies in the task's scratch.
 struct Work {
-  float* window;           // [window_records][head_dim]: keys and values alike
-  float* entries;          // [64][head_dim], of one block
-  const float** places;    // [64], of one block: where the records of its places are
-  float* queries;          // [heads][head_dim]
-  float* sum;              // [heads][head_dim]
-  float* scores;           // [heads][64], then the weights, rounded to bf16
-  float* largest;          // [heads]
-  float* denominator;      // [heads]
+  float* window;         // [window_records][head_dim]: keys and values alike
+  float* entries;        // [64][head_dim], of one block
+  const float** places;  // [64], of one block: where the records of its places are
+  float* queries;        // [heads][head_dim]
+  float* sum;            // [heads][head_dim]
+  float* scores;         // [heads][64], then the weights, rounded to bf16
+  float* largest;        // [heads]
+  float* denominator;    // [heads]
 };
 
 Work Divide(const AttendArgs& a) {

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// Members that clients of other servers send: translated, refused by name, or ignored.
+#include "galley/serve/foreign_members.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "galley/serve/service_fixture.h"
+
+namespace galley::serve {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr std::string_view kPaths[] = {"/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions"};
+constexpr std::string_view kBodies[] = {R"({"model":"nano","messages":[{"role":"user","content":"Hi"}])",
+                                        R"({"model":"nano","input":"Hi")",
+                                        R"({"model":"nano","max_tokens":9,"messages":[{"role":"user","content":"Hi"}])",
+                                        R"({"model":"nano","prompt":"Hi")"};
+
+std::string Body(std::size_t api, std::string_view more) {
+  return std::string(kBodies[api]) + std::string(more) + "}";
+}
+std::string Member(std::string_view name, std::string_view value) {
+  return ",\"" + std::string(name) + "\":" + std::string(value);
+}
+std::string Chat(std::string_view more) {
+  return Body(0, std::string(R"(,"thinking":{"type":"disabled"})") + std::string(more));
+}
+
+TEST(ForeignMembers, AreRefusedByNameAndOnlyWhereTheySaySomething) {
+  Served served(Says("x"));
+  for (const ForeignMember& member : ForeignMembers()) {
+    for (std::size_t api = 0; api < std::size(kPaths); ++api) {
+      if ((member.apis >> api & 1) == 0) continue;
+      SCOPED_TRACE(std::string(kPaths[api]) + " " + std::string(member.name));
+      const auto post = [&](std::string_view value) {
+        return served.Post(kPaths[api], Body(api, Member(member.name, value)));
+      };
+      const auto refused = post(member.neutral ? "false" : R"({"a":1})");
+      EXPECT_EQ(refused->status(), 400);
+      EXPECT_THAT(At(refused->json(), "error.message"), HasSubstr(std::string(member.name) + " is not supported: "));
+      EXPECT_EQ(post(member.neutral ? "true" : "false")->status(), 200);
+      EXPECT_EQ(post("null")->status(), 200);
+    }
+  }
+  EXPECT_EQ(At(served.Post(kPaths[0], Body(0, Member("functions", "[{}]")))->json(), "error.param"), R"("functions")");
+  EXPECT_EQ(served.Post(kPaths[0], Body(0, Member("functions", "[]")))->status(), 200);
+  EXPECT_EQ(served.Post(kPaths[0], Body(0, Member("modalities", R"(["text"])")))->status(), 200);
+  EXPECT_EQ(served.Post(kPaths[0], Body(0, Member("modalities", R"(["text","audio"])")))->status(), 400);
+}
+
+TEST(ForeignMembers, StandInTheDocs) {
+  std::ifstream in(std::string(GALLEY_SOURCE_DIR) + "/docs/serving.md");
+  const std::string page{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  ASSERT_THAT(page, HasSubstr("Refused"));
+  for (const ForeignMember& member : ForeignMembers())
+    EXPECT_THAT(page, HasSubstr("`" + std::string(member.name) + "`")) << "not in docs/serving.md";
+}
+
+TEST(ForeignMembers, HarmlessOnesAreIgnored) {
+  Served served(Says("x"));
+  const std::string harmless =
+      R"(,"user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","prompt_cache_key":"k",)"
+      R"("safety_identifier":"s","verbosity":"low","length_penalty":1.5,"spaces_between_special_tokens":true,)"
+      R"("request_id":"r","kv_transfer_params":{"a":1},"vllm_xargs":{"a":1},"guided_decoding_backend":"xgrammar",)"
+      R"("use_beam_search":false,"skip_special_tokens":true,"logits_processors":[],"context_management":{"edits":[]},)"
+      R"("truncation":"auto","include":["reasoning.encrypted_content"],"client_metadata":{"a":"b"})";
+  for (std::size_t api = 0; api < std::size(kPaths); ++api) {
+    const auto reply = served.Post(kPaths[api], Body(api, harmless));
+    EXPECT_EQ(reply->status(), 200) << reply->text();
+  }
+  const auto stream = served.Post(
+      kPaths[0], Chat(R"(,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true})"));
+  EXPECT_EQ(stream->data().back(), "[DONE]");
+}
+
+TEST(ForeignMembers, ThinkingIsSwitchedByEverySpelling) {
+  Served served(Says("x"));
+  const std::string_view off[] = {R"(,"thinking":{"type":"disabled"})",
+                                  R"(,"enable_thinking":false)",
+                                  R"(,"chat_template_kwargs":{"enable_thinking":false})",
+                                  R"(,"chat_template_kwargs":{"thinking":false})",
+                                  R"(,"reasoning_effort":"none")",
+                                  R"(,"chat_template_kwargs":{"reasoning_effort":"none"})"};
+  for (const std::string_view more : off) EXPECT_EQ(served.Post(kPaths[0], Body(0, more))->status(), 200) << more;
+  const auto requests = served.engine->requests();
+  ASSERT_EQ(requests.size(), std::size(off));
+  for (const auto& request : requests) EXPECT_EQ(request.prompt_ids, requests[0].prompt_ids);
+  EXPECT_EQ(served.Post(kPaths[0], Body(0, R"(,"enable_thinking":"no")"))->status(), 400);
+  const auto count = served.Post(
+      "/tokenize", R"({"messages":[{"role":"user","content":"Hi"}],"chat_template_kwargs":{"thinking":false}})");
+  EXPECT_EQ(At(count->json(), "count"), std::to_string(requests[0].prompt_ids.size())) << "as the chat itself";
+}
+
+TEST(ForeignMembers, ADeveloperIsTheSystem) {
+  Served served(Says("x"));
+  for (const std::string_view role : {"system", "developer"})
+    (void)served.Post(kPaths[0], R"({"model":"nano","messages":[{"role":")" + std::string(role) +
+                                     R"(","content":"Be brief."},{"role":"user","content":"Hi"}]})");
+  const auto requests = served.engine->requests();
+  ASSERT_EQ(requests.size(), 2u);
+  EXPECT_EQ(requests[0].prompt_ids, requests[1].prompt_ids);
+  const auto call = served.Post(
+      kPaths[0],
+      R"({"model":"nano","messages":[{"role":"assistant","content":"a","function_call":{"name":"f","arguments":"{}"}}]})");
+  EXPECT_THAT(At(call->json(), "error.message"), HasSubstr("messages[0].function_call"));
+}
+
+TEST(ForeignMembers, TheFinalMessageIsContinued) {
+  Served served(Says(" upon a time"));
+  const std::string messages =
+      R"({"model":"nano","thinking":{"type":"disabled"},"messages":[{"role":"user","content":"Go"},{"role":"assistant","content":"Once")";
+  for (const std::string_view rest :
+       {R"(,"prefix":true}]})", R"(}],"continue_final_message":true,"add_generation_prompt":false})"})
+    EXPECT_EQ(served.Post(kPaths[0], messages + std::string(rest))->status(), 200) << rest;
+  const auto requests = served.engine->requests();
+  ASSERT_EQ(requests.size(), 2u);
+  EXPECT_EQ(requests[0].prompt_ids, requests[1].prompt_ids);
+  EXPECT_EQ(served.Post(kPaths[0], Chat(R"(,"continue_final_message":true)"))->status(), 400) << "ends with the user";
+  EXPECT_EQ(served.Post(kPaths[0], Chat(R"(,"add_generation_prompt":false)"))->status(), 400);
+}
+
+TEST(ForeignMembers, TwoNamesOfOneLimitMustAgree) {
+  Served served(Says("x"));
+  EXPECT_EQ(served.Post(kPaths[0], Chat(R"(,"max_tokens":5,"max_completion_tokens":5)"))->status(), 200);
+  const auto reply = served.Post(kPaths[0], Chat(R"(,"max_tokens":5,"max_completion_tokens":6)"));
+  EXPECT_EQ(reply->status(), 400);
+  EXPECT_EQ(At(reply->json(), "error.param"), R"("max_completion_tokens")");
+}
+
+TEST(ForeignMembers, TheStopSequenceCanBePartOfTheAnswer) {
+  Served served(Says("one two three"));
+  const auto content = [&](std::string_view more) {
+    return At(served.Post(kPaths[0], Chat(R"(,"stop":[" two"])" + std::string(more)))->json(),
+              "choices.0.message.content");
+  };
+  EXPECT_EQ(content(""), R"("one")");
+  EXPECT_EQ(content(R"(,"include_stop_str_in_output":true)"), R"("one two")");
+  EXPECT_EQ(content(R"(,"no_stop_trim":true)"), R"("one two")");
+}
+
+TEST(ForeignMembers, ReasoningCanBeLeftOut) {
+  Served served(Says("hidden</think>shown"));
+  for (const std::string_view stream : {"false", "true"}) {
+    const auto reply = served.Post(kPaths[0], Body(0, R"(,"include_reasoning":false,"stream":)" + std::string(stream)));
+    EXPECT_EQ(reply->status(), 200);
+    EXPECT_THAT(reply->text(), HasSubstr("own"));
+    EXPECT_THAT(reply->text(), Not(HasSubstr("hid")));
+    EXPECT_THAT(reply->text(), HasSubstr("reasoning_tokens")) << "they cost all the same";
+  }
+}
+
+TEST(ForeignMembers, ReachTheEngine) {
+  Served served(Says("x"));
+  EXPECT_EQ(served.Post(kPaths[0], Chat(R"(,"bad_words":["foo","bar baz"],"prompt_logprobs":3)"))->status(), 200);
+  EXPECT_EQ(served.Post(kPaths[1], Body(1, R"(,"seed":7)"))->status(), 200);
+  EXPECT_EQ(served.Post(kPaths[2], Body(2, R"(,"seed":8)"))->status(), 200);
+  const auto requests = served.engine->requests();
+  ASSERT_EQ(requests.size(), 3u);
+  EXPECT_THAT(requests[0].banned_words, ElementsAre("foo", "bar baz"));
+  EXPECT_EQ(requests[0].prompt_logprobs, 3);
+  EXPECT_EQ(requests[1].sampling.seed, 7u);
+  EXPECT_EQ(requests[2].sampling.seed, 8u);
+  for (const std::string_view more :
+       {R"(,"bad_words":"foo")", R"(,"bad_words":[""])", R"(,"prompt_logprobs":21)", R"(,"prompt_logprobs":-1)",
+        R"(,"prompt_logprobs":1,"stream":true)", R"(,"seed":1e30)"})
+    EXPECT_EQ(served.Post(kPaths[0], Chat(more))->status(), 400) << more;
+}
+
+TEST(ForeignMembers, CompletionsTakeAResponseFormat) {
+  Served served(Says("{}"));
+  for (const std::string_view format :
+       {R"({"type":"text"})", R"({"type":"json_object"})",
+        R"({"type":"json_schema","json_schema":{"name":"a","schema":{"type":"object"}}})",
+        R"({"type":"regex","regex":"a+"})"})
+    EXPECT_EQ(served.Post(kPaths[3], Body(3, Member("response_format", format)))->status(), 200) << format;
+  const auto compiled = served.engine->compiled();
+  ASSERT_EQ(compiled.size(), 3u);
+  EXPECT_EQ(compiled[0].kind, "json_schema");
+  EXPECT_EQ(compiled[1].kind, "json_schema");
+  EXPECT_EQ(compiled[2].kind, "regex");
+  EXPECT_EQ(served.Post(kPaths[3], Body(3, Member("response_format", R"("json")")))->status(), 400);
+}
+
+// Each of three prompt tokens has itself and one alternative; the first has nothing before it.
+TEST(ForeignMembers, PromptLogprobsAreTold) {
+  Served served(Says("x"));
+  const protocol::Json completion =
+      served.Post(kPaths[3], R"({"model":"nano","prompt":[554,550,259],"n":2,"prompt_logprobs":1})")->json();
+  EXPECT_EQ(At(completion, "choices.0.prompt_logprobs.0"), "null");
+  EXPECT_NE(At(completion, "choices.0.prompt_logprobs.1.550.logprob"), "absent");
+  EXPECT_NE(At(completion, "choices.1.prompt_logprobs.2.259.logprob"), "absent");
+  EXPECT_EQ(At(completion, "choices.0.prompt_logprobs.3"), "absent");
+  EXPECT_EQ(At(completion, "choices.0.logprobs"), "null");
+  const protocol::Json chat = served.Post(kPaths[0], Chat(R"(,"prompt_logprobs":0)"))->json();
+  EXPECT_EQ(At(chat, "prompt_logprobs.0"), "null");
+  EXPECT_NE(At(chat, "prompt_logprobs.1"), "absent");
+}
+
+}  // namespace
+}  // namespace galley::serve

@@ -26,7 +26,8 @@ CpuBackend::CpuBackend(const CpuOptions& options, const IsaEntry& isa)
       kernels_(isa.kernels()),
       team_(options.threads, options.processors),
       worker_memory_(team_.threads()),
-      engram_on_disk_(options.engram_on_disk) {
+      engram_on_disk_(options.engram_on_disk),
+      sample_scratch_(static_cast<std::size_t>(team_.threads())) {
   constexpr int kReadsAtOnce = 8;  // 4 MiB in flight
   if (options.expert_memory > 0) {
     store_ = std::make_unique<ExpertStore>(
@@ -72,7 +73,7 @@ CpuBackend::PackedRows CpuBackend::PackFor(WeightFormat format, bool quantise, c
                                            int rows, std::int64_t cols) {
   const Packing packing = PackingOf(format);
   // Lines of 64 bytes between rows, so that rows 4 KiB apart do not fall on the same cache sets.
-  const std::size_t stride = PackedBytes(packing, cols) + 64;
+  const std::size_t stride = PackedBytes(cols) + 64;
   auto* data = memory_.Take<std::byte>(stride * static_cast<std::size_t>(rows));
   team_.Run(rows, static_cast<double>(rows) * static_cast<double>(cols), [&](std::int64_t t, int) {
     kernels_.pack({.x = x + t * x_stride,

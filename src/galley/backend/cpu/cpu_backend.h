@@ -130,7 +130,7 @@ class CpuBackend final : public Backend {
   const bool engram_on_disk_;
   std::unique_ptr<ExpertStore> store_;
   std::vector<const ExpertWeights*> foreseen_;  // of the next layer
-  std::vector<TokenChance> sample_scratch_;
+  std::vector<std::vector<TokenChance>> sample_scratch_;  // of each worker
 };
 
 [[nodiscard]] constexpr bool IsQuantised(WeightFormat format) {

@@ -135,7 +135,7 @@ void CpuBackend::WriteEntry(const CompressArgs& args, const SequenceEntry& seque
   auto* latent = reinterpret_cast<BFloat16*>(take(dim * 2));
   auto* key = reinterpret_cast<BFloat16*>(take(keys * 2));
   auto* cos_sin = reinterpret_cast<float*>(take(static_cast<std::size_t>(args.rope.dims) * 4));
-  std::byte* packed = take(PackedBytes(Packing::kFloat, args.slab.latent_dim));
+  std::byte* packed = take(PackedBytes(args.slab.latent_dim));
   FillCosSin(args.rope, j * args.slab.ratio, cos_sin);
 
   kernels_.to_bf16(pooled, latent, dim);

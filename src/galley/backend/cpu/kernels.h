@@ -20,19 +20,20 @@ inline constexpr std::int64_t kPanelRows = 32;
 inline constexpr std::size_t kListBlock = 64;
 
 // The order of values in a packed activation row: the one in which a weight format's codes leave the registers that
-// decode them, so that weights are read as they lie in the checkpoint.
+// decode them, so that weights are read as they lie in the checkpoint. Decoded weights are pairs of bf16 in lanes of 32
+// bits; activations are fp32, for each 32 of them what meets the upper halves and then what meets the lower ones.
 enum class Packing {
-  kNatural,  // bf16, for bf16 weights
-  kEvenOdd,  // bf16, per 64 columns the even ones, then the odd ones: FP8 weights
-  kMxfp4,    // per 128 columns bf16 at 0, 4, 8 …, then 1, 5 …; or integers (kernels/formats.h)
-  kFloat,    // fp32 in natural order, for fp32 weights
+  kNatural,  // for bf16 weights
+  kEvenOdd,  // per 64 columns the even ones, then the odd ones: FP8 weights
+  kMxfp4,    // per 128 columns 0, 4, 8 …, then 1, 5 …; or integers (kernels/formats.h)
+  kFloat,    // natural order without pairs, for fp32 weights
 };
 
 [[nodiscard]] constexpr std::size_t PaddedColumns(std::int64_t cols) {
   return (static_cast<std::size_t>(cols) + kChunk - 1) / kChunk * kChunk;
 }
-[[nodiscard]] constexpr std::size_t PackedBytes(Packing packing, std::int64_t cols) {
-  return PaddedColumns(cols) * (packing == Packing::kFloat || packing == Packing::kMxfp4 ? 4 : 2);
+[[nodiscard]] constexpr std::size_t PackedBytes(std::int64_t cols) {
+  return PaddedColumns(cols) * 4;
 }
 [[nodiscard]] constexpr Packing PackingOf(WeightFormat format) {
   switch (format) {
@@ -152,6 +153,8 @@ struct Kernels {
   void (*swiglu)(const float* gate, const float* up, float limit, float weight, BFloat16* out, std::size_t n) = nullptr;
   // sum += x, both fp32 sums of bf16 values.
   void (*accumulate)(float* sum, const BFloat16* x, std::size_t n) = nullptr;
+  // sum += x in fp32.
+  void (*add)(float* sum, const float* x, std::size_t n) = nullptr;
   // out = bf(sum).
   void (*to_bf16)(const float* sum, BFloat16* out, std::size_t n) = nullptr;
   // The FP8 activation quantiser (groups of 32, n a multiple of it), and back.

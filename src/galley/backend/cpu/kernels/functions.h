@@ -33,6 +33,7 @@ void Rotate(BFloat16* x, const float* cos_sin, std::size_t pairs, float sign);
 void AddScaled(BFloat16* h, const BFloat16* value, float gate, std::size_t n);
 void Swiglu(const float* gate, const float* up, float limit, float weight, BFloat16* out, std::size_t n);
 void Accumulate(float* sum, const BFloat16* x, std::size_t n);
+void AddFloats(float* sum, const float* x, std::size_t n);
 void ToBf16(const float* sum, BFloat16* out, std::size_t n);
 void EncodeFp8(const BFloat16* x, std::uint8_t* codes, std::uint8_t* scales, std::size_t n);
 void DecodeFp8(const std::uint8_t* codes, const std::uint8_t* scales, BFloat16* out, std::size_t n);

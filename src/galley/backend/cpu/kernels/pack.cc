@@ -32,13 +32,22 @@ GALLEY_SIMD void QuantiseGroup(F32& a, F32& b) {
   b = b * up;
 }
 
+// The upper and then the lower halves of pairs of bf16, as fp32.
+GALLEY_SIMD void StorePairs(std::byte* out, U32 pairs) {
+  StoreAs(out, pairs & 0xFFFF0000u);
+  StoreAs(out + 64, pairs << 16);
+}
+
 GALLEY_SIMD void PackEvenOdd(const U16* natural, std::byte* out) {
   for (std::size_t half = 0; half < 2; ++half) {
+    U32 even, odd;
     for (std::size_t i = 0; i < 2; ++i) {
       const U32 pair = (U32)natural[2 * half + i];
-      StoreAs(out + half * 128 + i * 32, NarrowTo16(pair & 0xFFFFu));
-      StoreAs(out + half * 128 + 64 + i * 32, NarrowTo16(pair >> 16));
+      StoreAs(reinterpret_cast<std::byte*>(&even) + i * 32, NarrowTo16(pair & 0xFFFFu));
+      StoreAs(reinterpret_cast<std::byte*>(&odd) + i * 32, NarrowTo16(pair >> 16));
     }
+    StorePairs(out + half * 256, even);
+    StorePairs(out + half * 256 + 128, odd);
   }
 }
 
@@ -73,10 +82,12 @@ GALLEY_SIMD void PackDigits(F32 values[8], std::byte* out) {
 #else
 GALLEY_SIMD void PackStride4(const U16* natural, std::byte* out) {
   for (std::size_t s = 0; s < 4; ++s) {
+    U32 pairs;
     for (std::size_t i = 0; i < 4; ++i) {
       const U64 quad = ((U64)natural[i] >> (16 * s)) & 0xFFFFull;
-      StoreAs(out + s * 64 + i * 16, __builtin_convertvector(quad, U16x8));
+      StoreAs(reinterpret_cast<std::byte*>(&pairs) + i * 16, __builtin_convertvector(quad, U16x8));
     }
+    StorePairs(out + s * 128, pairs);
   }
 }
 #endif
@@ -91,7 +102,7 @@ void Pack(const PackArgs& a) {
     for (std::size_t i = 0; i < 8; ++i) values[i] = LoadRow(a.x, begin + i * kLanes, cols);
 #if GALLEY_DIGITS
     if (a.packing == Packing::kMxfp4) {
-      PackDigits(values, out + begin / kChunk * Mxfp4::kInputs * 64);
+      PackDigits(values, out + begin / kChunk * Mxfp4::kInputBytes);
       continue;
     }
 #endif
@@ -106,9 +117,9 @@ void Pack(const PackArgs& a) {
     for (std::size_t i = 0; i < 8; ++i) {
       StoreBf16(reinterpret_cast<BFloat16*>(natural) + i * kLanes, values[i]);
     }
-    std::byte* to = out + begin * 2;
+    std::byte* to = out + begin * 4;
     if (a.packing == Packing::kNatural) {
-      for (std::size_t i = 0; i < 4; ++i) StoreAs(to + i * 64, natural[i]);
+      for (std::size_t i = 0; i < 4; ++i) StorePairs(to + i * 128, (U32)natural[i]);
     } else if (a.packing == Packing::kEvenOdd) {
       PackEvenOdd(natural, to);
     }

@@ -2,7 +2,7 @@
 // Matrix products: every output is one dot product along K, in an order that depends on K and the format alone. Each
 // chunk of 128 columns gives one partial sum in sixteen lanes, started from zero; partial sums are multiplied by the
 // weight's scale (a power of two a lane) and added to sixteen running sums in ascending order; these are folded at the
-// end. One activation row decodes weights in registers; many share a panel of decoded weights. Both take the same
+// end. Few activation rows decode weights in registers; many share a panel of decoded weights. Both take the same
 // steps.
 #include "galley/backend/cpu/kernels.h"
 #include "galley/backend/cpu/kernels/formats.h"
@@ -12,18 +12,19 @@
 namespace galley::backend::cpu::GALLEY_ISA {
 namespace {
 
-constexpr int kDirectRows = 8;        // up to here weights are decoded in registers
+#if defined(__AVX512F__)
+constexpr int kDirectRows = 8;  // up to here weights are decoded in registers
+#else
+constexpr int kDirectRows = 4;
+#endif
+constexpr std::size_t kTogether = 4;  // activation rows that share a load of decoded weights
+constexpr std::size_t kNear = 8;      // chunks of so many rows stay in the nearest cache
 constexpr std::size_t kAhead = 3072;  // bytes that are asked for in advance, beyond what the hardware does by itself
 
 struct Panel {
   const U32* weights;  // [rows][chunks][kWeights of the format]
-  const F32* scales;   // [rows][chunks][kScaleVectors]
+  const F32* scales;   // [rows, or 1 where all have the same][chunks][kScaleVectors]
 };
-
-template <class Format>
-GALLEY_SIMD void LoadX(const std::byte* x, std::size_t chunk, U32 out[Format::kInputs]) {
-  for (std::size_t i = 0; i < Format::kInputs; ++i) out[i] = LoadAs<U32>(x + (chunk * Format::kInputs + i) * 64);
-}
 
 GALLEY_SIMD const std::byte* RowOf(const ProductArgs& a, int t) {
   return a.x + static_cast<std::size_t>(a.x_rows == nullptr ? t : a.x_rows[t]) * a.x_stride;
@@ -38,8 +39,9 @@ GALLEY_SIMD void Emit(const ProductArgs& a, int t, std::int64_t r, F32 total) {
   }
 }
 
-// Results of the sixteen weight rows from `r` on, from the sums of each.
-GALLEY_SIMD void EmitEach(const ProductArgs& a, int t, std::int64_t r, const F32 totals[kLanes]) {
+// Results of the sixteen weight rows from `r` on, from the sums of each. Not inline: the folding is long, and every
+// number of rows would have its own.
+[[gnu::noinline]] void EmitEach(const ProductArgs& a, int t, std::int64_t r, const F32 totals[kLanes]) {
   const F32 values = SumEach(totals);
   if (a.out != nullptr) {
     Store(a.out + t * a.out_stride + r, values);
@@ -65,10 +67,13 @@ struct WeightRow {
     row.whole = cols / kChunk;
     if (cols % kChunk == 0) return;
     const std::size_t done = row.whole * Format::kChunkBytes;
-    for (std::size_t i = 0; i < Format::kChunkBytes; ++i) row.tail[i] = done + i < bytes ? row.codes[done + i] : 0;
+    for (std::size_t i = 0; i < Format::kChunkBytes; i += 64) StoreAs(row.tail + i, U32{});
+    std::size_t i = done;
+    for (; i + 16 <= bytes; i += 16) StoreAs(row.tail + (i - done), LoadAs<U8x16>(row.codes + i));
+    for (; i < bytes; ++i) row.tail[i - done] = row.codes[i];
     if constexpr (Format::kRowScales) {
-      for (std::size_t i = 0; i < 4; ++i)
-        row.tail_scales[i] = row.whole * 4 + i < cols / 32 ? row.scales[row.whole * 4 + i] : 0;
+      for (std::size_t g = 0; g < 4; ++g)
+        row.tail_scales[g] = row.whole * 4 + g < cols / 32 ? row.scales[row.whole * 4 + g] : 0;
     }
   }
   GALLEY_SIMD const std::uint8_t* Codes(const WeightRow& row, std::size_t c) {
@@ -109,14 +114,11 @@ GALLEY_SIMD void DirectRow(const ProductArgs& a, std::int64_t r, std::size_t chu
   F32 total[kRows];
   for (int t = 0; t < kRows; ++t) total[t] = F32{};
   const auto step = [&](const std::uint8_t* codes, std::size_t c) {
-    U32 w[Format::kWeights], xv[Format::kInputs];
+    U32 w[Format::kWeights];
     F32 s[kScaleVectors] = {};
     Format::Load(codes, w);
     ChunkScales<Format>(row, c, lanes, s);
-    for (int t = 0; t < kRows; ++t) {
-      LoadX<Format>(x[t], c, xv);
-      total[t] = Format::Add(total[t], w, xv, s);
-    }
+    Format::template Add<kRows>(total, w, x, c * Format::kInputBytes, s);
   };
   for (std::size_t c = 0; c < row.whole; ++c) {
     const std::uint8_t* codes = row.codes + c * Format::kChunkBytes;
@@ -151,70 +153,67 @@ void Direct(const ProductArgs& a, std::size_t chunks) {
   }
 }
 
-// Decodes weight rows [begin, end) into the scratch.
+// Decodes weight rows [begin, end) into the scratch; block scales are those of one block.
 template <class Format>
 Panel MakePanel(const ProductArgs& a, std::int64_t begin, std::int64_t end, std::size_t chunks) {
   auto* weights = reinterpret_cast<U32*>(a.scratch);
   auto* scales = reinterpret_cast<F32*>(weights + static_cast<std::size_t>(kPanelRows) * chunks * Format::kWeights);
+  if constexpr (Format::kBlockScales) Fp8Lanes(a, begin, chunks, scales);
   for (std::int64_t r = begin; r < end; ++r) {
     const auto i = static_cast<std::size_t>(r - begin);
     WeightRow<Format> row;
     WeightRow<Format>::Open(row, a, r);
-    F32* lanes = scales + i * chunks * kScaleVectors;
-    if constexpr (Format::kBlockScales) {
-      if (r == begin || r % 32 == 0) {
-        Fp8Lanes(a, r, chunks, lanes);
-      } else {
-        __builtin_memcpy(lanes, lanes - chunks * kScaleVectors, chunks * kScaleVectors * sizeof(F32));
-      }
-    }
     for (std::size_t c = 0; c < chunks; ++c) {
       Format::Load(WeightRow<Format>::Codes(row, c), weights + (i * chunks + c) * Format::kWeights);
-      if constexpr (Format::kRowScales) lanes[c * kScaleVectors] = Format::Lanes(WeightRow<Format>::Scales(row, c));
+      if constexpr (Format::kRowScales)
+        scales[(i * chunks + c) * kScaleVectors] = Format::Lanes(WeightRow<Format>::Scales(row, c));
     }
   }
   return {weights, scales};
 }
 
-// Sums of kR weight rows of the panel from `i` on with kT activation rows from `t` on, to totals[u * kLanes + v].
-template <class Format, int kR, int kT>
-GALLEY_SIMD void Tile(const ProductArgs& a, const Panel& panel, std::size_t i, int t, std::size_t chunks, F32* totals) {
-  F32 total[kR][kT];
-  const std::byte* x[kT];
-  for (int u = 0; u < kT; ++u) {
-    x[u] = RowOf(a, t + u);
-    for (int v = 0; v < kR; ++v) total[v][u] = F32{};
+// Adds chunks [begin, end) of the panel's row `i` with kT activation rows to totals[u * kLanes].
+template <class Format, std::size_t kT>
+GALLEY_SIMD void PanelRow(const Panel& panel, std::size_t i, std::size_t chunks, std::size_t begin, std::size_t end,
+                          const std::byte* const x[kT], F32* totals) {
+  F32 total[kT];
+  for (std::size_t u = 0; u < kT; ++u) total[u] = totals[u * kLanes];
+  const U32* weights = panel.weights + i * chunks * Format::kWeights;
+  const F32* scales = panel.scales + (Format::kBlockScales ? 0 : i * chunks * kScaleVectors);
+  for (std::size_t c = begin; c < end; ++c) {
+    Format::template Add<kT>(total, weights + c * Format::kWeights, x, c * Format::kInputBytes,
+                             scales + c * kScaleVectors);
   }
-  for (std::size_t c = 0; c < chunks; ++c) {
-    for (int u = 0; u < kT; ++u) {
-      U32 xv[Format::kInputs];
-      LoadX<Format>(x[u], c, xv);
-      for (std::size_t v = 0; v < kR; ++v) {
-        const std::size_t at = (i + v) * chunks + c;
-        total[v][u] =
-            Format::Add(total[v][u], panel.weights + at * Format::kWeights, xv, panel.scales + at * kScaleVectors);
-      }
-    }
-  }
-  for (std::size_t v = 0; v < kR; ++v) {
-    for (std::size_t u = 0; u < kT; ++u) totals[u * kLanes + v] = total[v][u];
-  }
+  for (std::size_t u = 0; u < kT; ++u) totals[u * kLanes] = total[u];
 }
 
-template <class Format, int kT>
-void TileRows(const ProductArgs& a, const Panel& panel, int t, std::int64_t first, std::int64_t rows,
-              std::size_t chunks) {
-  constexpr auto kGroup = static_cast<std::int64_t>(kLanes);
-  F32 totals[kT * kLanes];
-  std::int64_t i = 0;
-  for (; i + kGroup <= rows; i += kGroup) {
-    for (std::size_t v = 0; v < kLanes; v += 4)
-      Tile<Format, 4, kT>(a, panel, static_cast<std::size_t>(i) + v, t, chunks, totals + v);
-    for (int u = 0; u < kT; ++u) EmitEach(a, t + u, first + i, totals + static_cast<std::size_t>(u) * kLanes);
+// `rows` weight rows of the panel, from row `first` of the matrix on, against kT activation rows from `t` on.
+template <class Format, std::size_t kT>
+void PanelRows(const ProductArgs& a, const Panel& panel, int t, std::int64_t first, std::size_t rows,
+               std::size_t chunks) {
+  F32 totals[2][kT * kLanes];  // of the panel's rows, sixteen at a time
+  static_assert(kPanelRows == 2 * kLanes);
+  for (F32(&half)[kT * kLanes] : totals) {
+    for (F32& total : half) total = F32{};
   }
-  for (; i < rows; ++i) {
-    Tile<Format, 1, kT>(a, panel, static_cast<std::size_t>(i), t, chunks, totals);
-    for (int u = 0; u < kT; ++u) Emit(a, t + u, first + i, totals[static_cast<std::size_t>(u) * kLanes]);
+  const std::byte* x[kT];
+  for (std::size_t u = 0; u < kT; ++u) x[u] = RowOf(a, t + static_cast<int>(u));
+  for (std::size_t begin = 0; begin < chunks; begin += kNear) {
+    const std::size_t end = Least(begin + kNear, chunks);
+    for (std::size_t i = 0; i < rows; ++i)
+      PanelRow<Format, kT>(panel, i, chunks, begin, end, x, totals[i / kLanes] + i % kLanes);
+  }
+  for (std::size_t i = 0; i < rows; i += kLanes) {
+    const std::int64_t r = first + static_cast<std::int64_t>(i);
+    for (std::size_t u = 0; u < kT; ++u) {
+      const F32* sums = totals[i / kLanes] + u * kLanes;
+      if (i + kLanes <= rows) {
+        EmitEach(a, t + static_cast<int>(u), r, sums);
+        continue;
+      }
+      for (std::size_t v = 0; i + v < rows; ++v)
+        Emit(a, t + static_cast<int>(u), r + static_cast<std::int64_t>(v), sums[v]);
+    }
   }
 }
 
@@ -225,17 +224,19 @@ void Panels(const ProductArgs& a, std::size_t chunks) {
     std::int64_t end = (begin / kPanelRows + 1) * kPanelRows;
     if (end > a.row_end) end = a.row_end;
     const Panel panel = MakePanel<Format>(a, begin, end, chunks);
+    const auto rows = static_cast<std::size_t>(end - begin);
+    constexpr auto kStep = static_cast<int>(kTogether);
     int t = 0;
-    for (; t + 4 <= a.rows; t += 4) TileRows<Format, 4>(a, panel, t, begin, end - begin, chunks);
+    for (; t + kStep <= a.rows; t += kStep) PanelRows<Format, kTogether>(a, panel, t, begin, rows, chunks);
     switch (a.rows - t) {
       case 1:
-        TileRows<Format, 1>(a, panel, t, begin, end - begin, chunks);
+        PanelRows<Format, 1>(a, panel, t, begin, rows, chunks);
         break;
       case 2:
-        TileRows<Format, 2>(a, panel, t, begin, end - begin, chunks);
+        PanelRows<Format, 2>(a, panel, t, begin, rows, chunks);
         break;
       case 3:
-        TileRows<Format, 3>(a, panel, t, begin, end - begin, chunks);
+        PanelRows<Format, 3>(a, panel, t, begin, rows, chunks);
         break;
       default:
         break;
@@ -244,31 +245,12 @@ void Panels(const ProductArgs& a, std::size_t chunks) {
   }
 }
 
-template <class Format>
+template <class Format, int kRows = kDirectRows>
 void Product(const ProductArgs& a) {
   const std::size_t chunks = PaddedColumns(a.weight.cols) / kChunk;
-  switch (a.rows) {
-    case 0:
-      return;
-    case 1:
-      return Direct<Format, 1>(a, chunks);
-    case 2:
-      return Direct<Format, 2>(a, chunks);
-    case 3:
-      return Direct<Format, 3>(a, chunks);
-    case 4:
-      return Direct<Format, 4>(a, chunks);
-    case 5:
-      return Direct<Format, 5>(a, chunks);
-    case 6:
-      return Direct<Format, 6>(a, chunks);
-    case 7:
-      return Direct<Format, 7>(a, chunks);
-    case kDirectRows:
-      return Direct<Format, 8>(a, chunks);
-    default:
-      return Panels<Format>(a, chunks);
-  }
+  if (a.rows > kDirectRows) return Panels<Format>(a, chunks);
+  if (a.rows == kRows) return Direct<Format, kRows>(a, chunks);
+  if constexpr (kRows > 1) return Product<Format, kRows - 1>(a);
 }
 
 // fp32 weights are few and small: the router's and the draft head's.

@@ -186,6 +186,11 @@ void Accumulate(float* sum, const BFloat16* x, std::size_t n) {
   }
 }
 
+void AddFloats(float* sum, const float* x, std::size_t n) {
+  for (std::size_t i = 0; i < n; i += kLanes)
+    StoreSome(sum + i, LoadSome(sum + i, n - i) + LoadSome(x + i, n - i), n - i);
+}
+
 void ToBf16(const float* sum, BFloat16* out, std::size_t n) {
   for (std::size_t i = 0; i < n; i += kLanes) StoreSome(out + i, LoadSome(sum + i, n - i), n - i);
 }

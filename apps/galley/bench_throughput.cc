@@ -63,7 +63,7 @@ Result<std::vector<int>> ReadConcurrency(const std::string& text) {
              fmt::format("\"{}\" must be numbers of 1 to {} with commas between them", text, kMost), "--concurrency");
 }
 
-Result<Settings> ReadSettings(const Context& context) {
+Result<Settings> ReadSettings(Context& context) {
   const options::Values& values = context.values;
   Settings settings;
   WorkloadOptions& workload = settings.workload;
@@ -90,6 +90,7 @@ Result<Settings> ReadSettings(const Context& context) {
 
   engine::EngineOptions& engine = settings.engine;
   ASSIGN_OR_RETURN(engine.model_dir, ModelDir(context));
+  RETURN_IF_ERROR(CheckWeights(context, engine.model_dir));
   ReadDevice(values, engine);
   engine.backend = engine::BackendName(engine.backend);
   engine.max_seqs = std::ranges::max(settings.concurrency);

@@ -79,6 +79,7 @@ Result<int> RunCalibrate(Context& context) {
   const options::Values& values = context.values;
   ASSIGN_OR_RETURN(const std::filesystem::path model_dir, ModelDir(context));
   RETURN_IF_ERROR(model::CheckModelDir(model_dir));
+  RETURN_IF_ERROR(CheckWeights(context, model_dir));
   ASSIGN_OR_RETURN(const model::LoadedConfig config, model::LoadConfig(model_dir));
   std::filesystem::path file = values.String("out");
   if (file.empty()) file = model_dir / engine::kCalibrationFile;

@@ -6,14 +6,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <limits>
 #include <system_error>
 
+#include "galley/base/thread_pool.h"
+#include "galley/engine/model_digest.h"
 #include "galley/protocol/json.h"
 #include "galley/text/utf8.h"
+#include "interrupt.h"
 
 namespace galley::app {
 namespace {
@@ -160,6 +164,36 @@ Result<std::filesystem::path> ModelDir(const Context& context) {
              fmt::format("the model that comes with Galley is not where it should be (looked in {}); name a model "
                          "directory with --model",
                          looked));
+}
+
+Result<std::string> WeightsDigest(Context& context, const std::filesystem::path& model_dir) {
+  const Interrupt interrupt;
+  const auto result =
+      engine::DigestWeights(model_dir, UsableProcessors(), [&](std::uint64_t done, std::uint64_t total) {
+        context.terminal.Progress(fmt::format("digest of the weights: {:.0f} %",
+                                              100 * static_cast<double>(done) / static_cast<double>(total)));
+        return !interrupt.requested();
+      });
+  context.terminal.Progress("");
+  if (!result) return Err(result.error());
+  return result->ToHex();
+}
+
+Status CheckWeights(Context& context, const std::filesystem::path& model_dir) {
+  if (!context.values.Has("weights-digest")) return {};
+  std::string expected = context.values.String("weights-digest");
+  const auto hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  if (expected.size() != 64 || !std::ranges::all_of(expected, hex)) {
+    return Err(ErrorCode::kInvalidArgument, "must be the 64 lower-case digits that `galley inspect --digest` prints",
+               "weights-digest");
+  }
+  ASSIGN_OR_RETURN(const std::string found, WeightsDigest(context, model_dir));
+  if (found == expected) return {};
+  return Err(ErrorCode::kCorrupt,
+             fmt::format("the weights are not those that were meant: their digest is {}, --weights-digest says {}; "
+                         "fetch the model again, or give this digest if its weights were changed on purpose",
+                         found, expected),
+             model_dir.string());
 }
 
 Result<engine::SpeculationOptions> ReadSpeculation(const options::Values& values) {

@@ -39,6 +39,12 @@ inline constexpr std::size_t kPromptBytesMax = std::size_t{64} << 20;
 // `share/galley/models/nano` beside the installed one. kNotFound says where it looked.
 [[nodiscard]] Result<std::filesystem::path> ModelDir(const Context& context);
 
+// The digest of every byte of the model's weights, with progress on the terminal. Errors: those of
+// engine::DigestWeights.
+[[nodiscard]] Result<std::string> WeightsDigest(Context& context, const std::filesystem::path& model_dir);
+// With --weights-digest: whether the model is the one that was meant. Errors: kCorrupt with both digests; those above.
+[[nodiscard]] Status CheckWeights(Context& context, const std::filesystem::path& model_dir);
+
 // --backend, --isa, --threads, --cuda-graphs, --experts and --expert-memory, into any of the engine's structures of
 // options: every command that takes them reads them here.
 template <typename Options>

@@ -151,6 +151,7 @@ Result<int> RunGenerate(Context& context) {
   const bool thinking = values.Bool("thinking") && !values.Bool("raw") && prompt.ids.empty();
 
   ASSIGN_OR_RETURN(const std::filesystem::path model_dir, ModelDir(context));
+  RETURN_IF_ERROR(CheckWeights(context, model_dir));
   ASSIGN_OR_RETURN(const engine::GeneratorOptions generator_options, ReadGeneratorOptions(values, model_dir));
   ASSIGN_OR_RETURN(auto generator, context.make_generator(generator_options));
   AnswerRequest request;

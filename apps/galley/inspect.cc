@@ -23,7 +23,10 @@ Result<int> RunInspect(Context& context) {
   } else {
     dir = context.arguments[0];
   }
-  const model::InspectReport report = model::Inspect(dir);
+  model::InspectReport report = model::Inspect(dir);
+  if (context.values.Bool("digest") && report.files > 0) {
+    ASSIGN_OR_RETURN(report.weights_digest, WeightsDigest(context, dir));
+  }
   const bool json = context.values.Bool("json");
   if (json) {
     context.terminal.Write(model::ToJson(report) + "\n");

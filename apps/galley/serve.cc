@@ -221,6 +221,7 @@ Result<int> RunServe(Context& context) {
   ASSIGN_OR_RETURN(serve::ServiceOptions options, ServiceOptionsOf(values, model_dir));
   const net::ServerOptions server_options = ServerOptionsOf(values);
   RETURN_IF_ERROR(ProbeListening(server_options));
+  RETURN_IF_ERROR(CheckWeights(context, model_dir));
 
   ASSIGN_OR_RETURN(const engine::EngineOptions engine_options, EngineOptionsOf(values, model_dir));
   ASSIGN_OR_RETURN(const auto engine, engine::Engine::Create(engine_options));

@@ -21,6 +21,7 @@ namespace {
 using backend::ExpertWeights;
 using backend::Weight;
 using backend::WeightFormat;
+constexpr auto kFp8 = WeightFormat::kFp8Block32;
 
 // V4.1-Flash.
 constexpr int kDim = 5120, kInter = 2304, kExperts = 384, kTopk = 6, kHeads = 64, kRank = 1280, kGroups = 8,
@@ -154,56 +155,72 @@ class Bench {
   std::vector<backend::Buffer> buffers_;
 };
 
+// What each op works on, at the model's shapes. A layer connects them by pointing one's input at another's output.
+struct Projections {
+  explicit Projections(Bench& b)
+      : wq_a(b.Matrix(kFp8, kRank, kDim)),
+        wq_b(b.Matrix(kFp8, kHeads * 512, kRank)),
+        wkv(b.Matrix(kFp8, 512, kDim)),
+        wo_a(b.Matrix(kFp8, kGroups * kLowRank, 4096)),
+        wo_b(b.Matrix(kFp8, kDim, kGroups * kLowRank)),
+        norm(b.Random<BFloat16>(kDim, Pattern::kBF16)) {}
+
+  [[nodiscard]] backend::AttnInArgs In(Bench& b, const backend::StepView& step) const {
+    const auto t = static_cast<std::size_t>(step.rows);
+    return {.step = step,
+            .x = b.Random<BFloat16>(t * kDim, Pattern::kBF16),
+            .wq_a = wq_a,
+            .wq_b = wq_b,
+            .wkv = wkv,
+            .q_norm = norm,
+            .kv_norm = norm,
+            .heads = kHeads,
+            .head_dim = 512,
+            .eps = 1e-20f,
+            .rope = b.Rope(),
+            .qr = b.Raw<BFloat16>(t * kRank),
+            .q = b.Raw<BFloat16>(t * kHeads * 512),
+            .window = b.Raw<std::uint8_t>(t * 528)};
+  }
+  [[nodiscard]] backend::AttnOutArgs Out(const BFloat16* o, int rows, BFloat16* y) const {
+    return {.rows = rows, .groups = kGroups, .o = o, .wo_a = wo_a, .wo_b = wo_b, .y = y};
+  }
+
+  static constexpr double kBytes = 126.6e6 * (1 + 1.0 / 1024);
+  Weight wq_a, wq_b, wkv, wo_a, wo_b;
+  const BFloat16* norm;
+};
+
+backend::StepView StepOf(Bench& b, int rows) {
+  return b.Step(rows, std::max(8191, rows), rows > 256 ? 1 : rows);
+}
+
 void Dense(Bench& b, const std::vector<int>& row_counts) {
-  const Weight wq_a = b.Matrix(WeightFormat::kFp8Block32, kRank, kDim),
-               wkv = b.Matrix(WeightFormat::kFp8Block32, 512, kDim);
-  const Weight wq_b = b.Matrix(WeightFormat::kFp8Block32, kHeads * 512, kRank);
-  const Weight wo_a = b.Matrix(WeightFormat::kFp8Block32, kGroups * kLowRank, 4096);
-  const Weight wo_b = b.Matrix(WeightFormat::kFp8Block32, kDim, kGroups * kLowRank);
-  const auto* norm = b.Random<BFloat16>(kDim, Pattern::kBF16);
+  const Projections projections(b);
   for (const int rows : row_counts) {
-    const auto t = static_cast<std::size_t>(rows);
-    const backend::StepView step = b.Step(rows, 8191 > rows ? 8191 : rows, rows > 256 ? 1 : rows);
-    const auto* x = b.Random<BFloat16>(t * kDim, Pattern::kBF16);
-    auto* qr = b.Raw<BFloat16>(t * kRank);
-    auto* q = b.Raw<BFloat16>(t * kHeads * 512);
-    auto* window = b.Raw<std::uint8_t>(t * 528);
-    auto* y = b.Raw<BFloat16>(t * kDim);
-    const backend::Rope rope = b.Rope();
-    const double flop = 2.0 * rows * (126.6e6 + 0.0);
+    const backend::AttnInArgs in = projections.In(b, StepOf(b, rows));
+    auto* y = b.Raw<BFloat16>(static_cast<std::size_t>(rows) * kDim);
+    const double flop = 2.0 * rows * 126.6e6;
     const int replays = rows > 256 ? 3 : 20;
     b.Report(
-        fmt::format("attention projections (AttnIn + AttnOut), {} rows", rows), 126.6e6 * (1 + 1.0 / 1024), flop, 1,
+        fmt::format("attention projections (AttnIn + AttnOut), {} rows", rows), Projections::kBytes, flop, 1,
         [&] {
-          b.backend().AttnIn({.step = step,
-                              .x = x,
-                              .wq_a = wq_a,
-                              .wq_b = wq_b,
-                              .wkv = wkv,
-                              .q_norm = norm,
-                              .kv_norm = norm,
-                              .heads = kHeads,
-                              .head_dim = 512,
-                              .eps = 1e-20f,
-                              .rope = rope,
-                              .qr = qr,
-                              .q = q,
-                              .window = window});
-          b.backend().AttnOut({.rows = rows, .groups = kGroups, .o = q, .wo_a = wo_a, .wo_b = wo_b, .y = y});
+          b.backend().AttnIn(in);
+          b.backend().AttnOut(projections.Out(in.q, rows, y));
         },
         replays);
     const auto one = [&](const char* name, const Weight& w) {
       b.Report(
           fmt::format("Linear {} {}x{}, {} rows", name, w.rows, w.cols, rows), static_cast<double>(w.rows * w.cols),
           2.0 * rows * static_cast<double>(w.rows * w.cols), 1,
-          [&] { b.backend().Linear({.rows = rows, .weight = w, .x = q, .out = q + 0}); }, replays);
+          [&] { b.backend().Linear({.rows = rows, .weight = w, .x = in.q, .out = in.q}); }, replays);
     };
     if (rows == 16) continue;
-    for (const auto& [name, w] : {std::pair{"wq_b", &wq_b}, std::pair{"wo_b", &wo_b}}) {
+    for (const auto& [name, w] : {std::pair{"wq_b", &projections.wq_b}, std::pair{"wo_b", &projections.wo_b}}) {
       one(name, *w);
       b.ReportPeer(w->rows, w->cols, rows, replays);
     }
-    if (rows == 64) one("wq_a", wq_a);
+    if (rows == 64) one("wq_a", projections.wq_a);
   }
 }
 
@@ -223,125 +240,146 @@ std::vector<std::int32_t> Choices(int rows, bool zipf, std::mt19937_64& random) 
   return all;
 }
 
-void Moe(Bench& b, const std::vector<int>& row_counts) {
-  std::vector<ExpertWeights> routed;
-  for (int e = 0; e < kExperts; ++e) {
-    routed.push_back({.w1 = b.Matrix(WeightFormat::kMxfp4, kInter, kDim),
-                      .w2 = b.Matrix(WeightFormat::kMxfp4, kDim, kInter),
-                      .w3 = b.Matrix(WeightFormat::kMxfp4, kInter, kDim)});
+struct Experts {
+  explicit Experts(Bench& b) : shared(One(b, kFp8)) {
+    for (int e = 0; e < kExperts; ++e) routed.push_back(One(b, WeightFormat::kMxfp4));
   }
-  const ExpertWeights shared{.w1 = b.Matrix(WeightFormat::kFp8Block32, kInter, kDim),
-                             .w2 = b.Matrix(WeightFormat::kFp8Block32, kDim, kInter),
-                             .w3 = b.Matrix(WeightFormat::kFp8Block32, kInter, kDim)};
-  const double expert_bytes = 3.0 * kInter * kDim * (0.5 + 1.0 / 32),
-               shared_bytes = 3.0 * kInter * kDim * (1 + 1.0 / 1024);
+  static ExpertWeights One(Bench& b, WeightFormat format) {
+    return {.w1 = b.Matrix(format, kInter, kDim),
+            .w2 = b.Matrix(format, kDim, kInter),
+            .w3 = b.Matrix(format, kInter, kDim)};
+  }
+
+  static constexpr double kRoutedBytes = 3.0 * kInter * kDim * (0.5 + 1.0 / 32),
+                          kSharedBytes = 3.0 * kInter * kDim * (1 + 1.0 / 1024);
+  std::vector<ExpertWeights> routed;
+  ExpertWeights shared;
+};
+
+// Several draws of experts, so that a replay does not find the last one's in the cache.
+struct MoeCalls {
+  MoeCalls(Bench& b, const Experts& experts, int rows, bool zipf, int sets, std::mt19937_64& random) {
+    const auto t = static_cast<std::size_t>(rows);
+    args = {.rows = rows,
+            .x = b.Random<BFloat16>(t * kDim, Pattern::kBF16),
+            .weights = b.Place(std::vector<float>(t * kTopk, 0.25f)),
+            .topk = kTopk,
+            .expert_count = kExperts,
+            .routed = experts.routed.data(),
+            .shared = experts.shared,
+            .swiglu_limit = 10,
+            .y = b.Random<BFloat16>(t * kDim, Pattern::kBF16)};
+    for (int s = 0; s < sets; ++s) {
+      std::vector<std::int32_t> choices = Choices(rows, zipf, random);
+      chosen.push_back(b.Place(choices));
+      std::sort(choices.begin(), choices.end());
+      touched += static_cast<double>(std::unique(choices.begin(), choices.end()) - choices.begin()) / sets;
+    }
+  }
+  void Run(Bench& b, const std::int32_t* experts) {
+    args.experts = experts;
+    b.backend().Moe(args);
+  }
+
+  backend::MoeArgs args;
+  std::vector<const std::int32_t*> chosen;
+  double touched = 0;  // experts of one set
+};
+
+struct Router {
+  explicit Router(Bench& b)
+      : gate(b.Matrix(WeightFormat::kBF16, kExperts, kDim)), bias(b.Random<float>(kExperts, Pattern::kFloat)) {}
+
+  [[nodiscard]] backend::RouteArgs Args(Bench& b, const backend::StepView& step, const BFloat16* x) const {
+    const auto choices = static_cast<std::size_t>(step.rows * kTopk);
+    return {.step = step,
+            .x = x,
+            .gate = gate,
+            .bias = bias,
+            .topk = kTopk,
+            .scale = 1.5f,
+            .experts = b.Raw<std::int32_t>(choices),
+            .weights = b.Raw<float>(choices)};
+  }
+
+  static constexpr double kBytes = kExperts * kDim * 2.0;
+  Weight gate;
+  const float* bias;
+};
+
+void Moe(Bench& b, const std::vector<int>& row_counts) {
+  const Experts experts(b);
+  const Router router(b);
   std::mt19937_64 random(7);
-  const int largest = *std::max_element(row_counts.begin(), row_counts.end());
-  const auto* x = b.Random<BFloat16>(static_cast<std::size_t>(largest) * kDim, Pattern::kBF16);
-  auto* y = b.Raw<BFloat16>(static_cast<std::size_t>(largest) * kDim);
   for (const int rows : row_counts) {
     for (const bool zipf : {false, true}) {
       const int sets = rows > 256 ? 1 : 4;
-      std::vector<const std::int32_t*> experts;
-      std::vector<float> ones(static_cast<std::size_t>(rows * kTopk), 0.25f);
-      double touched = 0;
-      for (int s = 0; s < sets; ++s) {
-        std::vector<std::int32_t> choices = Choices(rows, zipf, random);
-        experts.push_back(b.Place(choices));
-        std::sort(choices.begin(), choices.end());
-        touched += static_cast<double>(std::unique(choices.begin(), choices.end()) - choices.begin()) / sets;
-      }
-      const float* weights = b.Place(ones);
+      MoeCalls calls(b, experts, rows, zipf, sets, random);
       const double flop = 2.0 * rows * 3 * kInter * kDim * (kTopk + 1);
       b.Report(
-          fmt::format("Moe {} rows, {}, {:.1f} experts", rows, zipf ? "Zipf" : "uniform", touched),
-          touched * expert_bytes + shared_bytes, flop, sets,
+          fmt::format("Moe {} rows, {}, {:.1f} experts", rows, zipf ? "Zipf" : "uniform", calls.touched),
+          calls.touched * Experts::kRoutedBytes + Experts::kSharedBytes, flop, sets,
           [&] {
-            for (const std::int32_t* chosen : experts) {
-              b.backend().Moe({.rows = rows,
-                               .x = x,
-                               .experts = chosen,
-                               .weights = weights,
-                               .topk = kTopk,
-                               .expert_count = kExperts,
-                               .routed = routed.data(),
-                               .shared = shared,
-                               .swiglu_limit = 10,
-                               .y = y});
-            }
+            for (const std::int32_t* chosen : calls.chosen) calls.Run(b, chosen);
           },
           rows > 256 ? 3 : 10);
     }
   }
-  const Weight gate = b.Matrix(WeightFormat::kBF16, kExperts, kDim);
-  const auto* bias = b.Random<float>(kExperts, Pattern::kFloat);
   for (const int rows : row_counts) {
-    const backend::StepView step = b.Step(rows, 8191 > rows ? 8191 : rows, rows > 256 ? 1 : rows);
-    auto* chosen = b.Raw<std::int32_t>(static_cast<std::size_t>(rows * kTopk));
-    auto* weights = b.Raw<float>(static_cast<std::size_t>(rows * kTopk));
-    b.Report(fmt::format("Route {} rows", rows), kExperts * kDim * 2.0, 2.0 * rows * kExperts * kDim, 1, [&] {
-      b.backend().Route({.step = step,
-                         .x = x,
-                         .gate = gate,
-                         .bias = bias,
-                         .topk = kTopk,
-                         .scale = 1.5f,
-                         .experts = chosen,
-                         .weights = weights});
-    });
+    const auto* x = b.Random<BFloat16>(static_cast<std::size_t>(rows) * kDim, Pattern::kBF16);
+    const backend::RouteArgs args = router.Args(b, StepOf(b, rows), x);
+    b.Report(fmt::format("Route {} rows", rows), Router::kBytes, 2.0 * rows * kExperts * kDim, 1,
+             [&] { b.backend().Route(args); });
   }
+}
+
+// Over a window of 128 and 512 entries of a history of 8,192 tokens.
+backend::AttentionArgs AttentionOf(Bench& b, const backend::StepView& step) {
+  const auto t = static_cast<std::size_t>(step.rows);
+  const bool prefill = step.rows > 256;
+  backend::HistorySlab slab{.ratio = 1, .latent_dim = 512, .index_dim = 128};
+  slab.base = b.Random<std::byte>((prefill ? 1 : t) * 64 * slab.block_bytes(), Pattern::kE4M3);
+  std::vector<std::int32_t> list;
+  for (int r = 0; r < step.rows; ++r) {
+    const int visible = prefill ? r + 1 : 8192;
+    for (int i = 0; i < 512; ++i) list.push_back(visible >= 512 ? i * (visible / 512) : i < visible ? i : -1);
+  }
+  return {.step = step,
+          .q = b.Random<BFloat16>(t * kHeads * 512, Pattern::kBF16),
+          .window = b.Random<std::uint8_t>(t * 528, Pattern::kE4M3),
+          .ring = {.base = b.Random<std::byte>(t * 133 * 528, Pattern::kE4M3),
+                   .slot_bytes = 133 * 528,
+                   .rows = 133,
+                   .row_bytes = 528},
+          .window_size = 128,
+          .window_places = 128,
+          .heads = kHeads,
+          .head_dim = 512,
+          .sink = b.Random<float>(kHeads, Pattern::kFloat),
+          .rope = b.Rope(),
+          .list = b.Place(list),
+          .topk = 512,
+          .slab = slab,
+          .out = b.Raw<BFloat16>(t * kHeads * 512)};
+}
+
+double AttentionBytes(int rows) {
+  return rows * (215e3 + 4.0 * kHeads * 512);
 }
 
 void Attention(Bench& b, const std::vector<int>& row_counts) {
   for (const int rows : row_counts) {
-    const auto t = static_cast<std::size_t>(rows);
     const bool prefill = rows > 256;
-    const int position = 8191;
-    const backend::StepView step = b.Step(rows, position, prefill ? 1 : rows);
-    backend::HistorySlab slab{.ratio = 1, .latent_dim = 512, .index_dim = 128};
-    const std::size_t blocks = static_cast<std::size_t>(prefill ? 1 : rows) * 64;
-    slab.base = b.Random<std::byte>(blocks * slab.block_bytes(), Pattern::kE4M3);
-    const backend::Ring ring{.base = b.Random<std::byte>(t * 133 * 528, Pattern::kE4M3),
-                             .slot_bytes = 133 * 528,
-                             .rows = 133,
-                             .row_bytes = 528};
-    std::vector<std::int32_t> list;
-    for (int r = 0; r < rows; ++r) {
-      const int visible = prefill ? std::max(1, r + 1) : position + 1;
-      for (int i = 0; i < 512; ++i) list.push_back(visible >= 512 ? i * (visible / 512) : i < visible ? i : -1);
-    }
-    const auto* q = b.Random<BFloat16>(t * kHeads * 512, Pattern::kBF16);
-    auto* out = b.Raw<BFloat16>(t * kHeads * 512);
-    const auto* window = b.Random<std::uint8_t>(t * 528, Pattern::kE4M3);
-    const auto* places = b.Place(list);
-    const auto* sink = b.Random<float>(kHeads, Pattern::kFloat);
-    const backend::Rope rope = b.Rope();
+    const backend::AttentionArgs args = AttentionOf(b, b.Step(rows, 8191, prefill ? 1 : rows));
     b.Report(
-        fmt::format("Attention {} rows, 128 + 512 keys", rows), rows * (215e3 + 4.0 * kHeads * 512),
-        rows * 640.0 * kHeads * 4 * 512, 1,
-        [&] {
-          b.backend().Attention({.step = step,
-                                 .q = q,
-                                 .window = window,
-                                 .ring = ring,
-                                 .window_size = 128,
-                                 .window_places = 128,
-                                 .heads = kHeads,
-                                 .head_dim = 512,
-                                 .sink = sink,
-                                 .rope = rope,
-                                 .list = places,
-                                 .topk = 512,
-                                 .slab = slab,
-                                 .out = out});
-        },
-        prefill ? 3 : 20);
+        fmt::format("Attention {} rows, 128 + 512 keys", rows), AttentionBytes(rows), rows * 640.0 * kHeads * 4 * 512,
+        1, [&] { b.backend().Attention(args); }, prefill ? 3 : 20);
   }
 }
 
 void Index(Bench& b) {
   constexpr int kRows = 64, kPosition = 131071;
-  const Weight wq_b = b.Matrix(WeightFormat::kFp8Block32, 32 * 128, kRank);
+  const Weight wq_b = b.Matrix(kFp8, 32 * 128, kRank);
   const Weight proj = b.Matrix(WeightFormat::kBF16, 32, kDim);
   const auto* x = b.Random<BFloat16>(kRows * kDim, Pattern::kBF16);
   const auto* qr = b.Random<BFloat16>(kRows * kRank, Pattern::kBF16);
@@ -383,44 +421,38 @@ void Index(Bench& b) {
   }
 }
 
+backend::MhcBoundaryArgs BoundaryOf(Bench& b, int rows) {
+  const auto t = static_cast<std::size_t>(rows);
+  auto *post = b.Random<float>(t * 4, Pattern::kFloat), *comb = b.Random<float>(t * 16, Pattern::kFloat);
+  return {.rows = rows,
+          .dim = kDim,
+          .copies = 4,
+          .norm_eps = 1e-20f,
+          .h = b.Random<BFloat16>(t * 4 * kDim, Pattern::kBF16),
+          .y = b.Random<BFloat16>(t * kDim, Pattern::kBF16),
+          .post_in = post,
+          .comb_in = comb,
+          .fn = b.Random<float>(24 * 4 * kDim, Pattern::kFloat),
+          .base = b.Random<float>(24, Pattern::kFloat),
+          .scale = b.Random<float>(3, Pattern::kFloat),
+          .sinkhorn_iters = 20,
+          .hc_eps = 1e-6f,
+          .pre_out = b.Raw<float>(t * 4),
+          .post_out = post,
+          .comb_out = comb,
+          .pre_in = b.Random<float>(t * 4, Pattern::kFloat),
+          .norm = b.Random<BFloat16>(kDim, Pattern::kBF16),
+          .x = b.Raw<BFloat16>(t * kDim)};
+}
+
 void Boundary(Bench& b, const std::vector<int>& row_counts) {
-  const auto* fn = b.Random<float>(24 * 4 * kDim, Pattern::kFloat);
-  const auto* base = b.Random<float>(24, Pattern::kFloat);
-  const auto* scale = b.Random<float>(3, Pattern::kFloat);
-  const auto* norm = b.Random<BFloat16>(kDim, Pattern::kBF16);
   for (const int rows : row_counts) {
-    const auto t = static_cast<std::size_t>(rows);
-    auto* h = b.Random<BFloat16>(t * 4 * kDim, Pattern::kBF16);
-    const auto* y = b.Random<BFloat16>(t * kDim, Pattern::kBF16);
-    auto* x = b.Raw<BFloat16>(t * kDim);
-    auto* pre = b.Random<float>(t * 4, Pattern::kFloat);
-    auto* pre_out = b.Raw<float>(t * 4);
-    auto* post = b.Random<float>(t * 4, Pattern::kFloat);
-    auto* comb = b.Random<float>(t * 16, Pattern::kFloat);
+    const backend::MhcBoundaryArgs args = BoundaryOf(b, rows);
     b.Report(fmt::format("MhcBoundary {} rows", rows), rows * (kDim * 2.0 * 10) + 24 * 4.0 * kDim * 4,
-             rows * 2.0 * 24 * 4 * kDim, 1, [&] {
-               b.backend().MhcBoundary({.rows = rows,
-                                        .dim = kDim,
-                                        .copies = 4,
-                                        .norm_eps = 1e-20f,
-                                        .h = h,
-                                        .y = y,
-                                        .post_in = post,
-                                        .comb_in = comb,
-                                        .fn = fn,
-                                        .base = base,
-                                        .scale = scale,
-                                        .sinkhorn_iters = 20,
-                                        .hc_eps = 1e-6f,
-                                        .pre_out = pre_out,
-                                        .post_out = post,
-                                        .comb_out = comb,
-                                        .pre_in = pre,
-                                        .norm = norm,
-                                        .x = x});
-             });
+             rows * 2.0 * 24 * 4 * kDim, 1, [&] { b.backend().MhcBoundary(args); });
   }
   const Weight head = b.Matrix(WeightFormat::kBF16, kVocab, kDim);
+  const auto* norm = b.Random<BFloat16>(kDim, Pattern::kBF16);
   for (const int rows : {1, 64}) {
     std::vector<std::int32_t> list;
     for (int i = 0; i < rows; ++i) list.push_back(i);
@@ -443,135 +475,39 @@ void Boundary(Bench& b, const std::vector<int>& row_counts) {
 // One decode layer without compressor and indexer, which 36 of the 40 layers do not have, nor Engram: every op that
 // each layer has, in one graph. Not the model.
 void Layer(Bench& b, const std::vector<int>& row_counts) {
-  constexpr auto kFp8 = WeightFormat::kFp8Block32;
-  constexpr int kPosition = 8191, kSets = 2;
-  const Weight wq_a = b.Matrix(kFp8, kRank, kDim), wkv = b.Matrix(kFp8, 512, kDim),
-               wq_b = b.Matrix(kFp8, kHeads * 512, kRank), wo_a = b.Matrix(kFp8, kGroups * kLowRank, 4096),
-               wo_b = b.Matrix(kFp8, kDim, kGroups * kLowRank), gate = b.Matrix(WeightFormat::kBF16, kExperts, kDim);
-  std::vector<ExpertWeights> routed;
-  for (int e = 0; e < kExperts; ++e) {
-    routed.push_back({.w1 = b.Matrix(WeightFormat::kMxfp4, kInter, kDim),
-                      .w2 = b.Matrix(WeightFormat::kMxfp4, kDim, kInter),
-                      .w3 = b.Matrix(WeightFormat::kMxfp4, kInter, kDim)});
-  }
-  const ExpertWeights shared{
-      .w1 = b.Matrix(kFp8, kInter, kDim), .w2 = b.Matrix(kFp8, kDim, kInter), .w3 = b.Matrix(kFp8, kInter, kDim)};
-  const auto* fn = b.Random<float>(24 * 4 * kDim, Pattern::kFloat);
-  const auto* base = b.Random<float>(24, Pattern::kFloat);
-  const auto* scale = b.Random<float>(3, Pattern::kFloat);
-  const auto* norm = b.Random<BFloat16>(kDim, Pattern::kBF16);
-  const auto* bias = b.Random<float>(kExperts, Pattern::kFloat);
-  const auto* sink = b.Random<float>(kHeads, Pattern::kFloat);
-  const backend::Rope rope = b.Rope();
+  constexpr int kSets = 2;
+  const Projections projections(b);
+  const Experts experts(b);
+  const Router router(b);
   std::mt19937_64 random(11);
   for (const int rows : row_counts) {
     if (rows > 256) continue;
-    const auto t = static_cast<std::size_t>(rows);
-    const backend::StepView step = b.Step(rows, kPosition, rows);
-    backend::HistorySlab slab{.ratio = 1, .latent_dim = 512, .index_dim = 128};
-    slab.base = b.Random<std::byte>(t * 64 * slab.block_bytes(), Pattern::kE4M3);
-    const backend::Ring ring{.base = b.Random<std::byte>(t * 133 * 528, Pattern::kE4M3),
-                             .slot_bytes = 133 * 528,
-                             .rows = 133,
-                             .row_bytes = 528};
-    std::vector<std::int32_t> list;
-    for (int r = 0; r < rows; ++r)
-      for (int i = 0; i < 512; ++i) list.push_back(i * 16);
-    const auto* places = b.Place(list);
-    auto *h = b.Random<BFloat16>(t * 4 * kDim, Pattern::kBF16), *y = b.Random<BFloat16>(t * kDim, Pattern::kBF16),
-         *x = b.Raw<BFloat16>(t * kDim), *qr = b.Raw<BFloat16>(t * kRank), *q = b.Raw<BFloat16>(t * kHeads * 512),
-         *o = b.Raw<BFloat16>(t * kHeads * 512);
-    auto *pre = b.Random<float>(t * 4, Pattern::kFloat), *pre_out = b.Raw<float>(t * 4),
-         *post = b.Random<float>(t * 4, Pattern::kFloat), *comb = b.Random<float>(t * 16, Pattern::kFloat),
-         *weights = b.Random<float>(t * kTopk, Pattern::kFloat), *route_weights = b.Raw<float>(t * kTopk);
-    auto* window = b.Raw<std::uint8_t>(t * 528);
-    auto* route_experts = b.Raw<std::int32_t>(t * kTopk);
-    std::vector<const std::int32_t*> chosen;
-    double touched = 0;
-    for (int s = 0; s < kSets; ++s) {
-      std::vector<std::int32_t> choices = Choices(rows, false, random);
-      chosen.push_back(b.Place(choices));
-      std::sort(choices.begin(), choices.end());
-      touched += static_cast<double>(std::unique(choices.begin(), choices.end()) - choices.begin()) / kSets;
-    }
-    const auto boundary = [&] {
-      b.backend().MhcBoundary({.rows = rows,
-                               .dim = kDim,
-                               .copies = 4,
-                               .norm_eps = 1e-20f,
-                               .h = h,
-                               .y = y,
-                               .post_in = post,
-                               .comb_in = comb,
-                               .fn = fn,
-                               .base = base,
-                               .scale = scale,
-                               .sinkhorn_iters = 20,
-                               .hc_eps = 1e-6f,
-                               .pre_out = pre_out,
-                               .post_out = post,
-                               .comb_out = comb,
-                               .pre_in = pre,
-                               .norm = norm,
-                               .x = x});
-    };
-    const double values = 3.0 * kInter * kDim;
-    const double bytes = 126.6e6 * (1 + 1.0 / 1024) + touched * values * (0.5 + 1.0 / 32) + values * (1 + 1.0 / 1024) +
-                         kExperts * kDim * 2.0 + 2 * 24 * 16.0 * kDim + rows * (215e3 + 4.0 * kHeads * 512);
+    const backend::StepView step = b.Step(rows, 8191, rows);
+    MoeCalls moe(b, experts, rows, false, kSets, random);
+    backend::MhcBoundaryArgs boundary = BoundaryOf(b, rows);
+    moe.args.x = boundary.x;
+    boundary.y = moe.args.y;
+    backend::AttnInArgs in = projections.In(b, step);
+    in.x = boundary.x;
+    backend::AttentionArgs attention = AttentionOf(b, step);
+    attention.q = in.q;
+    attention.window = in.window;
+    const backend::AttnOutArgs out = projections.Out(attention.out, rows, moe.args.y);
+    const backend::RouteArgs route = router.Args(b, step, boundary.x);
+    const double bytes = Projections::kBytes + moe.touched * Experts::kRoutedBytes + Experts::kSharedBytes +
+                         Router::kBytes + 2 * 24 * 16.0 * kDim + AttentionBytes(rows);
     b.Report(
-        fmt::format("decode layer, {} rows, {:.1f} experts, without index", rows, touched), bytes, 0, kSets,
+        fmt::format("decode layer, {} rows, {:.1f} experts, without index", rows, moe.touched), bytes, 0, kSets,
         [&] {
-          for (const std::int32_t* experts : chosen) {
-            boundary();
-            b.backend().AttnIn({.step = step,
-                                .x = x,
-                                .wq_a = wq_a,
-                                .wq_b = wq_b,
-                                .wkv = wkv,
-                                .q_norm = norm,
-                                .kv_norm = norm,
-                                .heads = kHeads,
-                                .head_dim = 512,
-                                .eps = 1e-20f,
-                                .rope = rope,
-                                .qr = qr,
-                                .q = q,
-                                .window = window});
-            b.backend().Attention({.step = step,
-                                   .q = q,
-                                   .window = window,
-                                   .ring = ring,
-                                   .window_size = 128,
-                                   .window_places = 128,
-                                   .heads = kHeads,
-                                   .head_dim = 512,
-                                   .sink = sink,
-                                   .rope = rope,
-                                   .list = places,
-                                   .topk = 512,
-                                   .slab = slab,
-                                   .out = o});
-            b.backend().WindowWrite({.step = step, .window = window, .ring = ring});
-            b.backend().AttnOut({.rows = rows, .groups = kGroups, .o = o, .wo_a = wo_a, .wo_b = wo_b, .y = y});
-            boundary();
-            b.backend().Route({.step = step,
-                               .x = x,
-                               .gate = gate,
-                               .bias = bias,
-                               .topk = kTopk,
-                               .scale = 1.5f,
-                               .experts = route_experts,
-                               .weights = route_weights});
-            b.backend().Moe({.rows = rows,
-                             .x = x,
-                             .experts = experts,
-                             .weights = weights,
-                             .topk = kTopk,
-                             .expert_count = kExperts,
-                             .routed = routed.data(),
-                             .shared = shared,
-                             .swiglu_limit = 10,
-                             .y = y});
+          for (const std::int32_t* chosen : moe.chosen) {
+            b.backend().MhcBoundary(boundary);
+            b.backend().AttnIn(in);
+            b.backend().Attention(attention);
+            b.backend().WindowWrite({.step = step, .window = in.window, .ring = attention.ring});
+            b.backend().AttnOut(out);
+            b.backend().MhcBoundary(boundary);
+            b.backend().Route(route);
+            moe.Run(b, chosen);
           }
         },
         20);

@@ -641,6 +641,18 @@ class Tools(unittest.TestCase):
         self.assertEqual(twice.returncode, EXIT["invalid_argument"])
         self.assertIn("named twice", twice.stderr)
 
+    def test_weights_digest(self):
+        digest = json.loads(run("inspect", "--json", "--digest").stdout)["weights_digest"]
+        self.assertIn(digest, run("inspect", "--digest").stdout)
+        said = run("generate", "--raw", "--max-tokens", "1", "--weights-digest", digest, "Once")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        for command in (["generate", "Once"], ["serve", "--port", "0"], ["calibrate"], ["bench", "throughput"], ["chat"]):
+            other = run(*command[:1], "--weights-digest", "0" * 64, *command[1:])
+            self.assertEqual(other.returncode, EXIT["corrupt"], other.stderr)
+            self.assertIn(digest, other.stderr)
+        short = run("generate", "--weights-digest", "abc", "Once")
+        self.assertEqual(short.returncode, EXIT["invalid_argument"], short.stderr)
+
     def test_dump_of_another_model(self):
         outcome = run("dump", "--compare", PROBE / "golden_t5.safetensors")
         self.assertEqual(outcome.returncode, EXIT["invalid_argument"])

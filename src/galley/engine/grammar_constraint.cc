@@ -35,8 +35,6 @@ class GrammarConstraint final : public TokenConstraint {
     words_.resize(grammar_.vocabulary->mask_words());
     Use().FillMask(words_);
     if (Use().failed()) {
-      // Whoever comes with this grammar next gets it afresh.
-      grammar_.program->TellUse();
       // Asking again meets the same limit, so this is no matter of load.
       return Err(ErrorCode::kInvalidArgument, Use().FailureText(), "grammar");
     }
@@ -120,26 +118,15 @@ grammar::Compiled<std::shared_ptr<const TokenConstraint>> GrammarCompiler::Compi
                                   "", "", std::nullopt});
     }
   }
-  std::function<grammar::ProgramUse()> use;
+  std::function<std::size_t()> bytes;
   if (compiled) {
     // The program grows on the engine's thread; the cache reads what that thread wrote down.
-    struct Noted {
-      std::atomic<std::size_t> bytes;
-      std::atomic<bool> spent = false;
-    };
-    const auto noted = std::make_shared<Noted>();
-    noted->bytes = compiled->program->bytes();
-    compiled->program->set_on_growth([noted](const grammar::ProgramUse& now) {
-      noted->bytes.store(now.bytes, std::memory_order_relaxed);
-      noted->spent.store(now.spent, std::memory_order_relaxed);
-    });
-    use = [noted] {
-      return grammar::ProgramUse{noted->bytes.load(std::memory_order_relaxed),
-                                 noted->spent.load(std::memory_order_relaxed)};
-    };
+    const auto noted = std::make_shared<std::atomic<std::size_t>>(compiled->program->bytes());
+    compiled->program->set_on_growth([noted](std::size_t now) { noted->store(now, std::memory_order_relaxed); });
+    bytes = [noted] { return noted->load(std::memory_order_relaxed); };
   }
   const std::lock_guard lock(mutex_);
-  cache_.Put(std::move(key), compiled, std::move(use));
+  cache_.Put(std::move(key), compiled, std::move(bytes));
   return give(std::move(compiled));
 }
 

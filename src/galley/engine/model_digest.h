@@ -5,7 +5,9 @@
 // as another model, which costs cache hits between the two and nothing else.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 
 #include "galley/base/error.h"
 #include "galley/kv/sha256.h"
@@ -19,5 +21,12 @@ struct ModelDigest {
 
 // Does not depend on where the directory lies. Errors: kIo, kNotFound.
 [[nodiscard]] Result<ModelDigest> DigestModel(const std::filesystem::path& dir);
+
+// Of every byte of the tensor files: SHA-256 over their names in order, each with its size and the digests of its
+// pieces of 64 MiB, which `threads` threads read. Equal for every copy of a model. `progress` is told of bytes, done
+// and in all, by one thread at a time; false ends the work. Errors: kIo, kNotFound (no tensor files), kCancelled.
+[[nodiscard]] Result<kv::Digest> DigestWeights(
+    const std::filesystem::path& dir, int threads,
+    const std::function<bool(std::uint64_t done, std::uint64_t total)>& progress);
 
 }  // namespace galley::engine

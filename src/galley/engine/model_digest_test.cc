@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <fstream>
 
 #include "galley/io/test_files.h"
 
@@ -76,6 +77,59 @@ TEST_F(ModelDigestTest, DamagedFilesAreNoCrash) {
   (void)Of(dir_.path());
   std::filesystem::remove(dir_ / "tokenizer.json");
   EXPECT_FALSE(DigestModel(dir_.path()));
+}
+
+// A second file of 64 MiB and a bit, so that pieces have a border.
+TEST_F(ModelDigestTest, EveryByteOfTheWeightsCounts) {
+  const std::uint64_t long_bytes = (std::uint64_t{64} << 20) + 5;
+  Write(dir_ / "b.safetensors", "x");
+  std::filesystem::resize_file(dir_ / "b.safetensors", long_bytes);
+  std::uint64_t told = 0;
+  const auto digest = [&](int threads) {
+    const auto result = DigestWeights(dir_.path(), threads, [&](std::uint64_t done, std::uint64_t total) {
+      EXPECT_GT(done, told);
+      told = done == total ? 0 : done;
+      return true;
+    });
+    EXPECT_TRUE(result) << result.error().ToString();
+    return result ? result->ToHex() : "";
+  };
+  const std::string whole = digest(1);
+  EXPECT_EQ(whole.size(), 64u);
+  EXPECT_EQ(told, 0u) << "the last word is all of it";
+  EXPECT_EQ(digest(3), whole);
+  std::filesystem::last_write_time(dir_ / "a.safetensors", time_ + std::chrono::hours(1));
+  EXPECT_EQ(digest(3), whole) << "a copy has other times";
+
+  for (const std::uint64_t at : {std::uint64_t{0}, long_bytes - 6, long_bytes - 1}) {
+    const auto flip = [&] {
+      std::fstream file(dir_ / "b.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+      file.seekg(static_cast<std::streamoff>(at));
+      const int byte = file.get();
+      file.seekp(static_cast<std::streamoff>(at));
+      file.put(static_cast<char>(byte ^ 1));
+    };
+    flip();
+    EXPECT_NE(digest(2), whole) << at;
+    flip();
+  }
+  EXPECT_EQ(digest(2), whole);
+  std::filesystem::rename(dir_ / "b.safetensors", dir_ / "c.safetensors");
+  EXPECT_NE(digest(2), whole) << "another name";
+}
+
+TEST_F(ModelDigestTest, WeightsThatCannotBeReadAreAnError) {
+  const auto code = [this](bool go_on) {
+    const auto result = DigestWeights(dir_.path(), 2, [go_on](std::uint64_t, std::uint64_t) { return go_on; });
+    return result ? ErrorCode::kInternal : result.error().code;
+  };
+  EXPECT_EQ(code(false), ErrorCode::kCancelled);
+  std::filesystem::remove(dir_ / "a.safetensors");
+  std::filesystem::create_directory(dir_ / "a.safetensors");
+  EXPECT_EQ(code(true), ErrorCode::kIo);
+  std::filesystem::remove(dir_ / "a.safetensors");
+  std::filesystem::remove(dir_ / "b.safetensors");
+  EXPECT_EQ(code(true), ErrorCode::kNotFound);
 }
 
 }  // namespace

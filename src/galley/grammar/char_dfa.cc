@@ -73,6 +73,8 @@ class CharDfaBuilder {
       full_ = true;
       return 0;
     }
+    out_.meter_->Hold(sizeof(CharDfa::NfaState));
+    full_ = out_.meter_->tripped();
     out_.nfa_.push_back({kind, arg, next, {}});
     return static_cast<std::uint32_t>(out_.nfa_.size() - 1);
   }
@@ -155,12 +157,11 @@ std::size_t CharDfa::KeyHash::operator()(const Key& key) const {
 }
 
 Compiled<std::shared_ptr<CharDfa>> CharDfa::Create(std::vector<Regex> options, Mode mode, const Limits& limits) {
-  std::shared_ptr<CharDfa> dfa(new CharDfa());
+  std::shared_ptr<CharDfa> dfa(new CharDfa(limits.MeterOrNew()));
   CharDfaBuilder builder(*dfa, limits);
   if (!builder.Run(std::move(options), mode)) {
-    return Refuse({CompileCode::kTooComplex,
-                   fmt::format("regex unrolls to more than {} states; shorten its repeats", limits.nfa_states_max), "",
-                   "", std::nullopt});
+    dfa->meter_->Trip(Meter::Limit::kNfaStates);
+    return Refuse({CompileCode::kTooComplex, limits.Reached(*dfa->meter_, "regex"), "", "", std::nullopt});
   }
   std::vector<CodePointSet> sets = builder.TakeSets();
   const std::size_t own = sets.size();
@@ -170,6 +171,11 @@ Compiled<std::shared_ptr<CharDfa>> CharDfa::Create(std::vector<Regex> options, M
   }
   dfa->classes_ = CharClasses::OfSets(sets);
   const std::uint32_t classes = dfa->classes_.count();
+  dfa->meter_->Step(own * classes);
+  dfa->meter_->Hold(own * classes / 8);
+  if (dfa->meter_->tripped()) {
+    return Refuse({CompileCode::kTooComplex, limits.Reached(*dfa->meter_, "regex"), "", "", std::nullopt});
+  }
   dfa->member_.assign(own, std::vector<bool>(classes));
   dfa->left_after_.assign(classes, kLeftOther);
   const auto starts = dfa->classes_.starts();
@@ -185,14 +191,28 @@ Compiled<std::shared_ptr<CharDfa>> CharDfa::Create(std::vector<Regex> options, M
     }
   }
   dfa->states_max_ = limits.dfa_states_max;
-  dfa->bytes_ = dfa->nfa_.size() * sizeof(NfaState) + own * classes / 8;
+  dfa->fixed_bytes_ = dfa->nfa_.size() * sizeof(NfaState) + own * classes / 8;
   dfa->mark_.assign(dfa->nfa_.size(), 0);
-  dfa->Intern({}, kLeftOther);  // kDead
-  std::vector<std::uint32_t> closed;
-  const std::uint32_t start = dfa->nfa_start_;
-  dfa->Close({&start, 1}, kLeftStart, false, kLeftOther, closed);
-  dfa->start_ = dfa->Intern(std::move(closed), kLeftStart);
+  dfa->Begin();
   return dfa;
+}
+
+void CharDfa::Begin() {
+  bytes_ = fixed_bytes_;
+  Intern({}, kLeftOther);  // kDead
+  std::vector<std::uint32_t> closed;
+  const std::uint32_t start = nfa_start_;
+  Close({&start, 1}, kLeftStart, false, kLeftOther, closed);
+  start_ = Intern(std::move(closed), kLeftStart);
+}
+
+void CharDfa::Reset() {
+  ids_.clear();
+  keys_.clear();
+  rows_.clear();
+  labels_.clear();
+  all_ = kUnknown;
+  Begin();
 }
 
 bool CharDfa::Holds(Regex::Assertion assertion, Left left, Left right, bool at_end) {
@@ -219,10 +239,12 @@ void CharDfa::Close(std::span<const std::uint32_t> from, Left left, bool resolve
   // `right` is kLeftStart for the end of the text, which no character can be.
   const bool at_end = right == kLeftStart;
   ++mark_now_;
+  std::uint64_t steps = 0;
   std::vector<std::uint32_t> todo(from.begin(), from.end());
   while (!todo.empty()) {
     const std::uint32_t s = todo.back();
     todo.pop_back();
+    ++steps;
     if (mark_[s] == mark_now_) continue;
     mark_[s] = mark_now_;
     const NfaState& state = nfa_[s];
@@ -245,6 +267,7 @@ void CharDfa::Close(std::span<const std::uint32_t> from, Left left, bool resolve
         out.push_back(s);
     }
   }
+  meter_->Step(steps);
 }
 
 CharDfa::State CharDfa::Intern(std::vector<std::uint32_t> states, Left left) {
@@ -266,7 +289,7 @@ CharDfa::State CharDfa::Intern(std::vector<std::uint32_t> states, Left left) {
   const auto found = ids_.find(key);
   if (found != ids_.end()) return found->second;
   if (keys_.size() >= states_max_ && keys_.size() > 1) {
-    overflowed_ = true;
+    meter_->Trip(Meter::Limit::kStates);
     return kDead;
   }
   const auto id = static_cast<State>(keys_.size());
@@ -275,7 +298,7 @@ CharDfa::State CharDfa::Intern(std::vector<std::uint32_t> states, Left left) {
   rows_.emplace_back();
   labels_.push_back(ComputeLabel(it->first));
   if (it->first.states.size() == 1 && nfa_[it->first.states[0]].kind == NfaState::Kind::kAll) all_ = id;
-  bytes_ += 96 + it->first.states.size() * 4;
+  Grow(96 + it->first.states.size() * 4);
   return id;
 }
 
@@ -300,10 +323,11 @@ CharDfa::State CharDfa::Step(State state, std::uint32_t char_class) {
   std::vector<State>& row = rows_[state];
   if (row.empty()) {
     row.assign(classes_.count(), kUnknown);
-    bytes_ += row.size() * sizeof(State);
+    Grow(row.size() * sizeof(State));
   } else if (row[char_class] != kUnknown) {
     return row[char_class];
   }
+  if (meter_->tripped()) return kDead;
   const Key& key = *keys_[state];
   std::vector<std::uint32_t> resolved;
   std::span<const std::uint32_t> from = key.states;

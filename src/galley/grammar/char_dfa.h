@@ -35,8 +35,8 @@ class CharDfa {
   [[nodiscard]] int Label(State state) const { return labels_[state]; }
   // Every continuation matches too.
   [[nodiscard]] bool universal(State state) const { return state == all_; }
-  // A limit was reached; answers since then treat unknown states as dead.
-  [[nodiscard]] bool overflowed() const { return overflowed_; }
+  // Forgets every state but the start.
+  void Reset();
   [[nodiscard]] bool Matches(std::string_view utf8);
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
 
@@ -61,13 +61,19 @@ class CharDfa {
     std::size_t operator()(const Key& key) const;
   };
 
-  CharDfa() = default;
+  explicit CharDfa(std::shared_ptr<Meter> meter) : meter_(std::move(meter)) {}
+  void Begin();
+  void Grow(std::size_t bytes) {
+    bytes_ += bytes;
+    meter_->Hold(bytes);
+  }
   State Intern(std::vector<std::uint32_t> states, Left left);
   // Follows empty moves from `from`; assertions stay in the result unless `resolve`, when `right` decides them.
   void Close(std::span<const std::uint32_t> from, Left left, bool resolve, Left right, std::vector<std::uint32_t>& out);
   [[nodiscard]] static bool Holds(Regex::Assertion assertion, Left left, Left right, bool at_end);
   int ComputeLabel(const Key& key);
 
+  std::shared_ptr<Meter> meter_;
   std::vector<NfaState> nfa_;
   std::uint32_t nfa_start_ = 0;
   bool has_assertions_ = false;
@@ -83,7 +89,7 @@ class CharDfa {
   State start_ = kDead;
   State all_ = 0xFFFFFFFF;
   std::uint32_t states_max_ = 0;
-  bool overflowed_ = false;
+  std::size_t fixed_bytes_ = 0;  // of what Reset leaves
   std::size_t bytes_ = 0;
 };
 

@@ -31,6 +31,10 @@ struct CompileOptions {
   Limits limits = {};
 };
 
+// Where a limit was reached while `result` was compiled, the refusal that names it, instead of a grammar in which
+// states are missing or of an error that takes them for texts that do not exist.
+[[nodiscard]] Compiled<Grammar> UnlessLimited(Compiled<Grammar> result, const Limits& limits, std::string_view what);
+
 // The marker of tool calls in DeepSeek's models.
 inline constexpr std::string_view kDsmlMarker = "｜DSML｜";
 

@@ -194,6 +194,7 @@ class DsmlEmitter {
 
   // Raw text under `spec` that does not spell the marker; nothing when no text fits.
   std::optional<NodeId> Raw(TextSpec spec, NodeId next) {
+    // Without it the meter has tripped, and the grammar is refused in the end.
     if (spelled_marker_ != nullptr && spec.names == nullptr) {
       spec.parts.push_back({spelled_marker_, TextSpec::Sense::kMustNot});
     }
@@ -250,7 +251,9 @@ class DsmlEmitter {
     std::vector<NodeId> starts;
     for (auto& plan : plans) {
       if (!SchemaEmitter::Satisfied(plan, [&](GoalId goal) { return rule_of(goal).has_value(); })) continue;
-      if (!plan.other_goals.empty() && !LimitNames(plan)) continue;
+      if (!plan.other_goals.empty()) {
+        if (auto error = LimitNames(plan)) return Refuse(std::move(*error));
+      }
       NodeId first = 0;
       const std::uint32_t index =
           emitter.AddObject(emitter.BuildObject(plan, StringMachine::Form::kQuoted, rule_of), first);
@@ -275,13 +278,13 @@ class DsmlEmitter {
   }
 
   // Undeclared names are written without escapes, so those that would need one are left out.
-  bool LimitNames(SchemaEmitter::ObjectPlan& plan) {
+  std::optional<CompileError> LimitNames(SchemaEmitter::ObjectPlan& plan) {
     auto regex = ParseRegex("^[^\"\\\\<>\\x00-\\x1F]+$", options_.limits);
-    if (!regex) return false;
+    if (!regex) return std::move(regex.error());
     auto dfa = CharDfa::Create({std::move(*regex)}, CharDfa::Mode::kSearch, options_.limits);
-    if (!dfa) return false;
+    if (!dfa) return std::move(dfa.error());
     plan.key.parts.push_back({std::move(*dfa), TextSpec::Sense::kMust});
-    return true;
+    return std::nullopt;
   }
 
   Program& program_;
@@ -328,8 +331,10 @@ Compiled<Request> ReadRequest(const JsonValue& spec) {
 
 }  // namespace
 
-Compiled<Grammar> CompileDsml(const JsonValue& spec, const Marker& marker, const CompileOptions& options,
-                              std::shared_ptr<const Vocabulary> vocabulary) {
+namespace {
+
+Compiled<Grammar> Compile(const JsonValue& spec, const Marker& marker, const CompileOptions& options,
+                          std::shared_ptr<const Vocabulary> vocabulary) {
   auto request = ReadRequest(spec);
   if (!request) return Refuse(std::move(request.error()));
   auto program = std::make_shared<Program>(options.limits);
@@ -377,6 +382,15 @@ Compiled<Grammar> CompileDsml(const JsonValue& spec, const Marker& marker, const
   }
   program->set_root(program->AddRule(start));
   return Grammar{std::move(program), std::move(vocabulary)};
+}
+
+}  // namespace
+
+Compiled<Grammar> CompileDsml(const JsonValue& spec, const Marker& marker, const CompileOptions& options,
+                              std::shared_ptr<const Vocabulary> vocabulary) {
+  CompileOptions metered = options;
+  metered.limits = options.limits.Metered();
+  return UnlessLimited(Compile(spec, marker, metered, std::move(vocabulary)), metered.limits, "the set of tools");
 }
 
 }  // namespace galley::grammar

@@ -206,6 +206,16 @@ class Reader {
   }
 
   Expr Leaf(Regex regex) {
+    // Trees are built before their automata are, so their size is watched here.
+    const std::size_t atoms = std::max<std::size_t>(1, regex.children.size());
+    atoms_ += atoms;
+    if (limits_.meter != nullptr) {
+      limits_.meter->Hold(sizeof(Expr) + atoms * (sizeof(Regex) + sizeof(CodePointRange)));
+      if (atoms_ > limits_.nfa_states_max) limits_.meter->Trip(Meter::Limit::kNfaStates);
+      if (limits_.meter->tripped()) {
+        return Fail(at_, limits_.Reached(*limits_.meter, "the grammar"), CompileCode::kTooComplex);
+      }
+    }
     Expr out;
     out.kind = Expr::Kind::kLexeme;
     out.regex = std::move(regex);
@@ -327,8 +337,10 @@ class Reader {
       std::uint32_t c = 0;
       if (Peek() == '\n') return Fail(start, "string without end");
       if (!Char(false, c)) return {};
+      if (chars.size() > limits_.nfa_states_max) break;  // Leaf says so
       chars.push_back(Regex::Set(CodePointSet::Single(c)));
     }
+    if (chars.size() > limits_.nfa_states_max) return Leaf(Regex::Concat(std::move(chars)));
     if (at_ >= text_.size()) return Fail(start, "string without end");
     ++at_;
     return Leaf(Regex::Concat(std::move(chars)));
@@ -338,7 +350,7 @@ class Reader {
     const std::size_t start = at_++;
     const bool negated = Peek() == '^';
     if (negated) ++at_;
-    CodePointSet set;
+    std::vector<CodePointRange> ranges;
     while (at_ < text_.size() && Peek() != ']') {
       std::uint32_t first = 0;
       if (!Char(true, first)) return {};
@@ -348,10 +360,11 @@ class Reader {
         if (!Char(true, last)) return {};
         if (last < first) return Fail(start, "class range is reversed");
       }
-      set.Add(CodePointSet::Range(first, last));
+      ranges.push_back({first, last});
     }
     if (at_ >= text_.size()) return Fail(start, "class without ']'");
     ++at_;
+    CodePointSet set = CodePointSet::Of(ranges);
     return Leaf(Regex::Set(negated ? set.Negated() : std::move(set)));
   }
 
@@ -401,6 +414,7 @@ class Reader {
   EbnfGrammar out_;
   std::map<std::string, std::uint32_t> ids_;
   std::vector<std::size_t> used_at_;
+  std::size_t atoms_ = 0;
   std::optional<CompileError> error_;
 };
 
@@ -413,7 +427,7 @@ class Emitter {
   bool Run(RuleId& root) {
     FindProductive();
     for (std::size_t i = 0; i < grammar_.rules.size(); ++i) {
-      if (productive_[i]) continue;
+      if (productive_[i] || !ok()) continue;
       Fail(CompileCode::kUnsatisfiable, "grammar: rule \"" + grammar_.rules[i].name + "\" derives no finite text");
       return false;
     }
@@ -432,12 +446,19 @@ class Emitter {
   [[nodiscard]] CompileError& error() { return *error_; }
 
  private:
-  [[nodiscard]] bool ok() const { return !error_.has_value(); }
+  [[nodiscard]] Meter& meter() const { return *program_.limits().meter; }
+  [[nodiscard]] bool ok() {
+    if (!error_ && meter().tripped()) {
+      Fail(CompileCode::kTooComplex, program_.limits().Reached(meter(), "grammar"));
+    }
+    return !error_.has_value();
+  }
   void Fail(CompileCode code, std::string message) {
-    if (ok()) error_ = CompileError{code, std::move(message), "", "", std::nullopt};
+    if (!error_) error_ = CompileError{code, std::move(message), "", "", std::nullopt};
   }
 
   bool Productive(const Expr& e) const {
+    meter().Step(1);
     switch (e.kind) {
       case Expr::Kind::kLexeme:
         return LexemeProductive(e.regex);
@@ -464,9 +485,10 @@ class Emitter {
 
   void FindProductive() {
     productive_.assign(grammar_.rules.size(), false);
-    for (bool changed = true; changed;) {
+    for (bool changed = true; changed && !meter().tripped();) {
       changed = false;
-      for (std::size_t i = 0; i < grammar_.rules.size(); ++i) {
+      for (std::size_t i = 0; i < grammar_.rules.size() && !meter().tripped(); ++i) {
+        meter().Step(1);
         if (productive_[i] || !Productive(grammar_.rules[i].body)) continue;
         productive_[i] = changed = true;
       }
@@ -476,6 +498,7 @@ class Emitter {
   // Number of characters that the expression unrolls to, or nothing when it is not regular or too large to copy.
   std::optional<std::uint64_t> Size(const Expr& e) const {
     std::uint64_t out = 1;
+    meter().Step(1);
     switch (e.kind) {
       case Expr::Kind::kToken:
         return std::nullopt;
@@ -500,9 +523,10 @@ class Emitter {
   void FindRegular() {
     regular_.assign(grammar_.rules.size(), false);
     sizes_.assign(grammar_.rules.size(), 0);
-    for (bool changed = true; changed;) {
+    for (bool changed = true; changed && !meter().tripped();) {
       changed = false;
-      for (std::size_t i = 0; i < grammar_.rules.size(); ++i) {
+      for (std::size_t i = 0; i < grammar_.rules.size() && !meter().tripped(); ++i) {
+        meter().Step(1);
         if (regular_[i]) continue;
         const auto size = Size(grammar_.rules[i].body);
         if (!size || *size > kInlineMax) continue;
@@ -538,7 +562,7 @@ class Emitter {
       one.push_back(parts());
       auto dfa = CharDfa::Create(std::move(one), CharDfa::Mode::kFull, program_.limits());
       if (!dfa) {
-        if (ok()) error_ = std::move(dfa.error());
+        if (!error_) error_ = std::move(dfa.error());
         return end_;
       }
       TextSpec spec;
@@ -682,13 +706,14 @@ Compiled<RuleId> EmitEbnf(const EbnfGrammar& grammar, Program& program, const Vo
 
 Compiled<Grammar> CompileEbnf(std::string_view text, const CompileOptions& options,
                               std::shared_ptr<const Vocabulary> vocabulary) {
-  auto grammar = ReadEbnf(text, {}, options.limits);
+  const Limits limits = options.limits.Metered();
+  auto grammar = ReadEbnf(text, {}, limits);
   if (!grammar) return Refuse(std::move(grammar.error()));
-  auto program = std::make_shared<Program>(options.limits);
+  auto program = std::make_shared<Program>(limits);
   auto root = EmitEbnf(*grammar, *program, *vocabulary);
-  if (!root) return Refuse(std::move(root.error()));
+  if (!root) return UnlessLimited(Refuse(std::move(root.error())), limits, "grammar");
   program->set_root(*root);
-  return Grammar{std::move(program), std::move(vocabulary)};
+  return UnlessLimited(Grammar{std::move(program), std::move(vocabulary)}, limits, "grammar");
 }
 
 }  // namespace galley::grammar

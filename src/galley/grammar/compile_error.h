@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "galley/base/error.h"
+#include "galley/grammar/limits.h"
 
 namespace galley::grammar {
 
@@ -42,19 +43,5 @@ using Compiled = tl::expected<T, CompileError>;
 [[nodiscard]] inline tl::unexpected<CompileError> Refuse(CompileError error) {
   return tl::unexpected<CompileError>(std::move(error));
 }
-
-// Caps on what one grammar may cost. A reached cap is named in the error.
-struct Limits {
-  int nesting_max = 256;                        // of JSON values, groups in a regex and rules in a grammar
-  std::uint32_t nfa_states_max = 200'000;       // after repeats are unrolled, per lexeme
-  std::uint32_t dfa_states_max = 400'000;       // lazily built, per lexeme
-  std::uint32_t goals_max = 20'000;             // distinct conjunctions of subschemas
-  std::uint32_t branches_max = 4'096;           // alternatives of one conjunction
-  std::uint64_t steps_max = 60'000'000;         // elementary steps of the compiler, the deterministic stand-in for time
-  std::uint64_t spec_bytes_max = 8u << 20;      // one regex or pattern
-  std::uint32_t state_items_max = 30'000;       // places in the grammar that one text may be at
-  std::uint64_t mask_steps_max = 40'000'000;    // trie nodes walked for one mask
-  std::uint64_t matcher_bytes_max = 16u << 20;  // states kept by one request before old ones are dropped
-};
 
 }  // namespace galley::grammar

@@ -6,6 +6,14 @@
 
 namespace galley::grammar {
 
+Compiled<Grammar> UnlessLimited(Compiled<Grammar> result, const Limits& limits, std::string_view what) {
+  if (!limits.meter->tripped()) return result;
+  if (!result && result.error().code != CompileCode::kUnsatisfiable) return result;
+  CompileError error{CompileCode::kTooComplex, limits.Reached(*limits.meter, std::string(what)), "", "", std::nullopt};
+  if (!result) error.pointer = result.error().pointer;
+  return Refuse(std::move(error));
+}
+
 Compiled<Grammar> CompileKind(std::string_view kind, const JsonValue& spec, const std::vector<Marker>& markers,
                               const CompileOptions& options, std::shared_ptr<const Vocabulary> vocabulary) {
   const auto bad = [](std::string message) {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <string>
 
@@ -16,33 +14,29 @@ Compiled<Grammar> OneLexeme(TextSpec spec, const Limits& limits, std::shared_ptr
   // Building the start state also finds out whether anything matches; a pattern such as a$b is legal and matches
   // nothing.
   static_cast<void>(machine->Start(0));
-  if (machine->overflowed()) {
-    return Refuse({CompileCode::kTooComplex,
-                   fmt::format("regex needs more than {} states; shorten its repeats", limits.dfa_states_max), "", "",
-                   std::nullopt});
-  }
   const NodeId end = program->AddNode({});
   Node lexeme;
   lexeme.kind = Node::Kind::kLexeme;
   lexeme.machine = program->AddMachine(std::move(machine));
   lexeme.next = end;
   program->set_root(program->AddRule(program->AddNode(std::move(lexeme))));
-  return Grammar{std::move(program), std::move(vocabulary)};
+  return UnlessLimited(Grammar{std::move(program), std::move(vocabulary)}, limits, "the text");
 }
 
 }  // namespace
 
 Compiled<Grammar> CompileRegex(std::string_view pattern, const CompileOptions& options,
                                std::shared_ptr<const Vocabulary> vocabulary) {
-  auto regex = ParseRegex(pattern, options.limits);
+  const Limits limits = options.limits.Metered();
+  auto regex = ParseRegex(pattern, limits);
   if (!regex) return Refuse(std::move(regex.error()));
   std::vector<Regex> one;
   one.push_back(std::move(*regex));
-  auto dfa = CharDfa::Create(std::move(one), CharDfa::Mode::kFull, options.limits);
+  auto dfa = CharDfa::Create(std::move(one), CharDfa::Mode::kFull, limits);
   if (!dfa) return Refuse(std::move(dfa.error()));
   TextSpec spec;
   spec.parts.push_back({std::move(*dfa), TextSpec::Sense::kMust});
-  return OneLexeme(std::move(spec), options.limits, std::move(vocabulary));
+  return OneLexeme(std::move(spec), limits, std::move(vocabulary));
 }
 
 Compiled<Grammar> CompileChoice(const std::vector<std::string>& choices, const CompileOptions& options,
@@ -57,9 +51,10 @@ Compiled<Grammar> CompileChoice(const std::vector<std::string>& choices, const C
                    "/" + std::to_string(broken - choices.begin()), "", std::nullopt});
   }
   TextSpec spec;
-  spec.names = std::make_shared<NameTrie>(choices);
+  const Limits limits = options.limits.Metered();
+  spec.names = std::make_shared<NameTrie>(choices, limits);
   spec.name_allowed.assign(choices.size(), true);
-  return OneLexeme(std::move(spec), options.limits, std::move(vocabulary));
+  return OneLexeme(std::move(spec), limits, std::move(vocabulary));
 }
 
 }  // namespace galley::grammar

@@ -5,9 +5,10 @@
 #include "galley/grammar/schema_emit.h"
 
 namespace galley::grammar {
+namespace {
 
-Compiled<Grammar> CompileJsonSchema(const JsonValue& schema, const CompileOptions& options,
-                                    std::shared_ptr<const Vocabulary> vocabulary) {
+Compiled<Grammar> Compile(const JsonValue& schema, const CompileOptions& options,
+                          std::shared_ptr<const Vocabulary> vocabulary) {
   if (!schema.is(JsonValue::Type::kObject) && !schema.is(JsonValue::Type::kBool)) {
     return Refuse({CompileCode::kBadSchema, "a schema must be an object or a boolean", "", "", std::nullopt});
   }
@@ -29,11 +30,16 @@ Compiled<Grammar> CompileJsonSchema(const JsonValue& schema, const CompileOption
   if (options.whitespace == Whitespace::kFlexible) start = emitter.json().BlanksOnly(start);
   program->set_root(program->AddRule(start));
   for (const std::string& text : expander.warnings()) program->AddWarning(text);
-  if (program->overflowed()) {
-    return Refuse({CompileCode::kTooComplex, "schema needs more states than allowed; loosen its patterns or bounds", "",
-                   "", std::nullopt});
-  }
   return Grammar{std::move(program), std::move(vocabulary)};
+}
+
+}  // namespace
+
+Compiled<Grammar> CompileJsonSchema(const JsonValue& schema, const CompileOptions& options,
+                                    std::shared_ptr<const Vocabulary> vocabulary) {
+  CompileOptions metered = options;
+  metered.limits = options.limits.Metered();
+  return UnlessLimited(Compile(schema, metered, std::move(vocabulary)), metered.limits, "schema");
 }
 
 }  // namespace galley::grammar

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <set>
 #include <span>
 
 #include "galley/grammar/compile.h"
@@ -68,6 +69,9 @@ class TagEmitter {
         Row{"tags_with_separator", &TagEmitter::Separated, {"tags", "separator", "at_least_one", "stop_after_first"}},
         Row{"token", &TagEmitter::TokenPart, {"token"}},
     };
+    if (!error && options_.limits.meter->tripped()) {
+      return Fail(pointer, options_.limits.Reached(*options_.limits.meter, "it"), CompileCode::kTooComplex);
+    }
     if (error) return end_;
     if (depth > options_.limits.nesting_max) {
       return Fail(pointer, fmt::format("formats nest deeper than {}", options_.limits.nesting_max));
@@ -222,10 +226,40 @@ class TagEmitter {
     FailWith("", std::move(dfa.error()));
     return nullptr;
   }
-  static Regex AnyOf(const Stops& texts) {
-    std::vector<Regex> out;
-    for (const std::string& text : texts) out.push_back(Regex::Literal(text));
-    return Regex::Alternate(std::move(out));
+  // Any of `texts`, as a tree: what they begin with is there once.
+  static Regex AnyOf(Stops texts) {
+    std::ranges::sort(texts);
+    const auto repeated = std::ranges::unique(texts);
+    texts.erase(repeated.begin(), repeated.end());
+    return TreeOf(texts, 0);
+  }
+  static Regex TreeOf(std::span<const std::string> sorted, std::size_t depth) {
+    // The beginning that all share, up to whole characters, then one branch for each character behind it.
+    std::size_t shared = depth;
+    const std::string &first = sorted.front(), &last = sorted.back();
+    while (shared < first.size() && shared < last.size() && first[shared] == last[shared]) ++shared;
+    while (shared > depth && shared < first.size() && (static_cast<unsigned char>(first[shared]) & 0xC0) == 0x80) {
+      --shared;
+    }
+    if (sorted.size() == 1) return Regex::Literal(std::string_view(first).substr(depth));
+    std::vector<Regex> branches;
+    std::size_t i = 0;
+    for (; i < sorted.size() && sorted[i].size() == shared; ++i) branches.push_back(Regex{});
+    while (i < sorted.size()) {
+      const std::string head = CharacterAt(sorted[i], shared);
+      std::size_t end = i + 1;
+      while (end < sorted.size() && CharacterAt(sorted[end], shared) == head) ++end;
+      branches.push_back(TreeOf(sorted.subspan(i, end - i), shared));
+      i = end;
+    }
+    Regex rest = Regex::Alternate(std::move(branches));
+    if (shared == depth) return rest;
+    return Regex::Concat({Regex::Literal(std::string_view(first).substr(depth, shared - depth)), std::move(rest)});
+  }
+  static std::string CharacterAt(const std::string& text, std::size_t at) {
+    std::size_t end = at + 1;
+    while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) ++end;
+    return text.substr(at, end - at);
   }
 
   // Text that holds none of `stops`, of at most `chars_max` characters.
@@ -245,17 +279,27 @@ class TagEmitter {
     return text;
   }
 
-  // Text up to and with the first of `triggers`.
-  NodeId TextUpTo(const std::string& trigger, const Stops& triggers, NodeId next) {
-    const Regex any = Regex::Repeat(Regex::Set(CodePointSet::All()), 0, kUnbounded);
+  // Text up to and with the first of `triggers`; behind the i-th of `ends` comes rests[i]. No end may be the end of
+  // another: a text that ends with both would lead to one of them only.
+  NodeId TextUpTo(const Stops& ends, const Stops& triggers, std::vector<NodeId> rests) {
     const Regex one = Regex::Set(CodePointSet::All());
-    TextSpec spec;
-    auto ends = Search(Regex::Concat({any, Regex::Literal(trigger)}), CharDfa::Mode::kFull);
+    std::vector<Regex> options;
+    for (const std::string& text : ends) {
+      Regex end;
+      end.kind = Regex::Kind::kAssert;
+      end.assertion = Regex::Assertion::kTextEnd;
+      options.push_back(Regex::Concat({Regex::Literal(text), std::move(end)}));
+    }
+    auto ending = CharDfa::Create(std::move(options), CharDfa::Mode::kSearch, options_.limits);
     auto early = Search(Regex::Concat({AnyOf(triggers), one}), CharDfa::Mode::kSearch);
-    if (ends == nullptr || early == nullptr) return end_;
-    spec.parts.push_back({std::move(ends), TextSpec::Sense::kMust});
+    if (!ending) return FailWith("", std::move(ending.error()));
+    if (early == nullptr) return end_;
+    TextSpec spec;
+    spec.parts.push_back({std::move(*ending), TextSpec::Sense::kMust});
     spec.parts.push_back({std::move(early), TextSpec::Sense::kMustNot});
-    return Open(Raw(std::move(spec), next));
+    const NodeId text = Open(Raw(std::move(spec), rests[0]));
+    if (rests.size() > 1) program_.node_mutable(text).outs = std::move(rests);
+    return text;
   }
 
   NodeId ConstString(const JsonValue& f, const std::string& pointer, const Stops&, NodeId next, int) {
@@ -486,10 +530,33 @@ class TagEmitter {
     return out;
   }
 
-  // Free text and the first `trigger` behind it. One that ends in front of a control token may come in the text too.
-  NodeId TextAnd(const std::string& trigger, const Stops& quiet, NodeId rest) {
-    const bool spelled = std::ranges::find(quiet, trigger) != quiet.end();
-    return spelled ? TextUpTo(trigger, quiet, rest) : TextWithout(quiet, Text(trigger, rest));
+  // Free text and the first of `triggers` behind it, then what belongs to it. Ones that end in front of a control token
+  // may come in the text too.
+  void TextAnd(const Stops& triggers, const Stops& quiet, const std::vector<NodeId>& rests, std::vector<NodeId>& outs) {
+    const std::set<std::string_view> stops(quiet.begin(), quiet.end());
+    Stops spelled;
+    std::vector<NodeId> behind;
+    for (std::size_t i = 0; i < triggers.size(); ++i) {
+      if (stops.contains(triggers[i])) {
+        spelled.push_back(triggers[i]);
+        behind.push_back(rests[i]);
+      } else {
+        outs.push_back(TextWithout(quiet, Text(triggers[i], rests[i])));
+      }
+    }
+    if (!spelled.empty() && !OneEndsAnother(spelled)) {
+      outs.push_back(TextUpTo(spelled, quiet, std::move(behind)));
+      return;
+    }
+    for (std::size_t i = 0; i < spelled.size(); ++i) outs.push_back(TextUpTo({spelled[i]}, quiet, {behind[i]}));
+  }
+  static bool OneEndsAnother(Stops texts) {
+    for (std::string& text : texts) std::ranges::reverse(text);
+    std::ranges::sort(texts);
+    for (std::size_t i = 1; i < texts.size(); ++i) {
+      if (texts[i].starts_with(texts[i - 1])) return true;
+    }
+    return false;
   }
 
   NodeId Triggered(const JsonValue& f, const std::string& pointer, const Stops& stops, NodeId next, int depth) {
@@ -501,7 +568,8 @@ class TagEmitter {
     const bool once = Flag(f, "stop_after_first");
     const NodeId loop = program_.AddNode({});  // free text, then perhaps a tag
     const NodeId after = once ? next : loop;
-    std::vector<NodeId> outs = {TextWithout(quiet, next)}, firsts;
+    std::vector<NodeId> outs = {TextWithout(quiet, next)}, firsts, behind;
+    Stops ends;
     std::vector<bool> used(tags->items.size(), false);
     for (const std::string& trigger : triggers) {
       std::vector<NodeId> rests;
@@ -510,6 +578,7 @@ class TagEmitter {
       // Behind free text that ends with the trigger comes the rest of a tag's beginning.
       const std::size_t spoken = marker == nullptr ? trigger.size() : at;
       for (std::size_t i = 0; i < tags->items.size(); ++i) {
+        options_.limits.meter->Step(1);
         const JsonValue* begin = tags->items[i].Find("begin");
         if (begin == nullptr || !begin->is(Type::kString) || !begin->text.starts_with(trigger)) continue;
         const std::string where = fmt::format("{}/tags/{}", pointer, i);
@@ -517,9 +586,12 @@ class TagEmitter {
         rests.push_back(TagFrom(tags->items[i], where, spoken, after, depth));
         if (Flag(f, "at_least_one")) firsts.push_back(TagFrom(tags->items[i], where, 0, after, depth));
       }
+      if (options_.limits.meter->tripped()) return end_;
       if (rests.empty()) return Fail(pointer + "/triggers", "no tag begins with trigger " + JsonQuote(trigger));
-      outs.push_back(TextAnd(trigger.substr(0, spoken), quiet, Split(std::move(rests))));
+      ends.push_back(trigger.substr(0, spoken));
+      behind.push_back(Split(std::move(rests)));
     }
+    TextAnd(ends, quiet, behind, outs);
     const auto unused = std::find(used.begin(), used.end(), false);
     if (unused != used.end()) {
       return Fail(fmt::format("{}/tags/{}", pointer, unused - used.begin()), "no trigger begins this tag");
@@ -557,12 +629,12 @@ class TagEmitter {
     const Stops quiet = Quiet(f, pointer, triggers, stops);
     if (error) return end_;
     const NodeId loop = program_.AddNode({});
-    std::vector<NodeId> outs = {TextWithout(quiet, next)};
+    std::vector<NodeId> outs = {TextWithout(quiet, next)}, rests;
     for (std::size_t i = 0; i < rules->size(); ++i) {
       const std::string where = fmt::format("{}/rules/{}/1", pointer, i);
-      const NodeId rest = Format((*rules)[i].items[1], where, stops, Flag(f, "loop", true) ? loop : next, depth + 1);
-      outs.push_back(TextAnd(triggers[i], quiet, rest));
+      rests.push_back(Format((*rules)[i].items[1], where, stops, Flag(f, "loop", true) ? loop : next, depth + 1));
     }
+    TextAnd(triggers, quiet, rests, outs);
     Node& node = program_.node_mutable(loop);
     node.kind = Node::Kind::kSplit;
     node.outs = std::move(outs);
@@ -663,10 +735,8 @@ class TagEmitter {
   std::vector<std::uint32_t> end_tokens_;  // of the tags that are open where a format is read
 };
 
-}  // namespace
-
-Compiled<Grammar> CompileStructuralTag(const JsonValue& tag, const std::vector<Marker>& markers,
-                                       const CompileOptions& options, std::shared_ptr<const Vocabulary> vocabulary) {
+Compiled<Grammar> Compile(const JsonValue& tag, const std::vector<Marker>& markers, const CompileOptions& options,
+                          std::shared_ptr<const Vocabulary> vocabulary) {
   auto program = std::make_shared<Program>(options.limits);
   TagEmitter emitter(*program, markers, options, *vocabulary);
   const JsonValue* format = tag.Find("format");
@@ -684,10 +754,26 @@ Compiled<Grammar> CompileStructuralTag(const JsonValue& tag, const std::vector<M
   program->set_root(program->AddRule(start));
   Grammar grammar{std::move(program), std::move(vocabulary)};
   // Parts can contradict each other (a tag whose content cannot avoid its end): better said now than by empty masks.
-  if (ParseStates(*grammar.program).start() == ParseStates::kDead) {
+  const ParseStates states(*grammar.program);
+  if (states.overflow() != ParseStates::Overflow::kNone) {
+    return Refuse({CompileCode::kTooComplex,
+                   fmt::format("structural tag: its text may be at more than {} places of it at once (state_items_max)",
+                               options.limits.state_items_max),
+                   "", "", std::nullopt});
+  }
+  if (states.start() == ParseStates::kDead) {
     return Refuse({CompileCode::kUnsatisfiable, "structural tag: no text satisfies it", "", "", std::nullopt});
   }
   return grammar;
+}
+
+}  // namespace
+
+Compiled<Grammar> CompileStructuralTag(const JsonValue& tag, const std::vector<Marker>& markers,
+                                       const CompileOptions& options, std::shared_ptr<const Vocabulary> vocabulary) {
+  CompileOptions metered = options;
+  metered.limits = options.limits.Metered();
+  return UnlessLimited(Compile(tag, markers, metered, std::move(vocabulary)), metered.limits, "structural tag");
 }
 
 }  // namespace galley::grammar

@@ -8,23 +8,19 @@ namespace galley::grammar {
 std::string GrammarCache::KeyOf(std::string_view kind, const JsonValue& spec, const std::vector<Marker>& markers,
                                 const CompileOptions& options, const Vocabulary* vocabulary) {
   const Limits& l = options.limits;
-  std::string key =
-      fmt::format("{}|{}|{}{}{}{}|{},{},{},{},{},{},{},{},{},{}|", kind, static_cast<const void*>(vocabulary),
-                  static_cast<int>(options.whitespace), options.any_order, options.plain_numbers, options.lenient,
-                  l.nesting_max, l.nfa_states_max, l.dfa_states_max, l.goals_max, l.branches_max, l.steps_max,
-                  l.matcher_bytes_max, l.spec_bytes_max, l.state_items_max, l.mask_steps_max);
+  std::string key = fmt::format(
+      "{}|{}|{}{}{}{}|{},{},{},{},{},{},{},{},{},{},{},{}|", kind, static_cast<const void*>(vocabulary),
+      static_cast<int>(options.whitespace), options.any_order, options.plain_numbers, options.lenient, l.nesting_max,
+      l.nfa_states_max, l.dfa_states_max, l.goals_max, l.branches_max, l.steps_max, l.matcher_bytes_max,
+      l.spec_bytes_max, l.state_items_max, l.mask_steps_max, l.compile_bytes_max, l.lexeme_bytes_max);
   for (const Marker& marker : markers) key += fmt::format("{}={}|", JsonQuote(marker.text), marker.token);
   return key + JsonText(spec);
 }
 
-ProgramUse GrammarCache::UseOf(const Entry& entry) {
-  if (!entry.result) return {entry.result.error().message.size(), false};
-  if (entry.program_use) return entry.program_use();
-  return {entry.result->program->bytes(), entry.result->program->overflowed()};
-}
-
 std::size_t GrammarCache::BytesOf(const Entry& entry) {
-  return sizeof(Entry) + 2 * entry.key.size() + UseOf(entry).bytes;
+  const std::size_t own = sizeof(Entry) + 2 * entry.key.size();
+  if (!entry.result) return own + entry.result.error().message.size();
+  return own + (entry.program_bytes ? entry.program_bytes() : entry.result->program->bytes());
 }
 
 void GrammarCache::Shrink() {
@@ -43,12 +39,7 @@ void GrammarCache::Shrink() {
 
 std::optional<Compiled<Grammar>> GrammarCache::Find(std::string_view key) {
   const auto found = index_.find(key);
-  if (found == index_.end() || UseOf(*found->second).spent) {
-    if (found != index_.end()) {
-      const auto entry = found->second;
-      index_.erase(found);
-      entries_.erase(entry);
-    }
+  if (found == index_.end()) {
     ++stats_.misses;
     return std::nullopt;
   }
@@ -57,9 +48,9 @@ std::optional<Compiled<Grammar>> GrammarCache::Find(std::string_view key) {
   return entries_.front().result;
 }
 
-void GrammarCache::Put(std::string key, Compiled<Grammar> result, std::function<ProgramUse()> use) {
+void GrammarCache::Put(std::string key, Compiled<Grammar> result, std::function<std::size_t()> program_bytes) {
   if (index_.find(key) != index_.end()) return;
-  entries_.push_front({std::move(key), std::move(result), std::move(use), 0});
+  entries_.push_front({std::move(key), std::move(result), std::move(program_bytes), 0});
   index_.emplace(entries_.front().key, entries_.begin());
   Shrink();
 }

@@ -26,9 +26,9 @@ class GrammarCache {
                                          const std::vector<Marker>& markers, const CompileOptions& options,
                                          const Vocabulary* vocabulary);
   [[nodiscard]] std::optional<Compiled<Grammar>> Find(std::string_view key);
-  // `use` tells how the program is doing, for callers that run it on another thread; without it the cache looks at the
-  // program itself. A spent program is not found again: who asks next compiles afresh.
-  void Put(std::string key, Compiled<Grammar> result, std::function<ProgramUse()> use = {});
+  // `program_bytes` tells how large the program is, for callers that run it on another thread; without it the cache
+  // looks at the program itself.
+  void Put(std::string key, Compiled<Grammar> result, std::function<std::size_t()> program_bytes = {});
 
   struct Stats {
     std::uint64_t hits = 0;
@@ -42,10 +42,9 @@ class GrammarCache {
   struct Entry {
     std::string key;
     Compiled<Grammar> result;
-    std::function<ProgramUse()> program_use;
+    std::function<std::size_t()> program_bytes;
     std::size_t bytes = 0;
   };
-  [[nodiscard]] static ProgramUse UseOf(const Entry& entry);
   [[nodiscard]] static std::size_t BytesOf(const Entry& entry);
   void Shrink();
 

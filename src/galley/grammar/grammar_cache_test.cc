@@ -38,17 +38,6 @@ TEST(GrammarCache, SharesEqualRequestsAndKeepsRefusals) {
   EXPECT_EQ(cache.stats().misses, 3u);
 }
 
-TEST(GrammarCache, ASpentProgramIsNotHandedOutAgain) {
-  GrammarCache cache(64 << 20);
-  const auto first = Get(cache, "a+");
-  first->program->SetOverflowed();
-  const auto second = Get(cache, "a+");
-  EXPECT_NE(first->program, second->program);
-  EXPECT_FALSE(second->program->overflowed());
-  EXPECT_EQ(Get(cache, "a+")->program, second->program);
-  EXPECT_EQ(cache.stats().entries, 1u);
-}
-
 TEST(GrammarCache, DropsTheLeastRecentlyUsedByBytes) {
   GrammarCache cache(60'000);
   for (int i = 0; i < 200; ++i) {

@@ -30,6 +30,14 @@ Regex JsonNodes::AfterSeparator() const {
   return Blanks();
 }
 
+std::uint32_t JsonNodes::AddLexeme(std::vector<Regex> options) {
+  auto dfa = CharDfa::Create(std::move(options), CharDfa::Mode::kFull, program_.limits());
+  TextSpec spec;
+  if (dfa) spec.parts.push_back({std::move(*dfa), TextSpec::Sense::kMust});
+  return program_.AddMachine(
+      std::make_unique<StringMachine>(std::move(spec), StringMachine::Form::kRaw, program_.limits()));
+}
+
 NodeId JsonNodes::Words(const std::vector<std::string>& words, Regex before, Regex behind, std::vector<NodeId> outs) {
   std::string key = KeyOf(before) + "|" + KeyOf(behind);
   for (const std::string& word : words) key += "|" + word;
@@ -38,12 +46,7 @@ NodeId JsonNodes::Words(const std::vector<std::string>& words, Regex before, Reg
     std::vector<Regex> options;
     for (const std::string& word : words) options.push_back(Regex::Concat({before, Regex::Literal(word), behind}));
     if (outs.size() == 1 && options.size() > 1) options = {Regex::Alternate(std::move(options))};
-    auto dfa = CharDfa::Create(std::move(options), CharDfa::Mode::kFull, Limits{});
-    CHECK(dfa.has_value()) << "fixed lexeme " << key << " does not build";
-    TextSpec spec;
-    spec.parts.push_back({std::move(*dfa), TextSpec::Sense::kMust});
-    slot = program_.AddMachine(
-        std::make_unique<StringMachine>(std::move(spec), StringMachine::Form::kRaw, program_.limits()));
+    slot = AddLexeme(std::move(options));
   }
   Node node;
   node.kind = Node::Kind::kLexeme;
@@ -63,12 +66,7 @@ SeparatorNodes JsonNodes::Separators(char close, NodeId more, NodeId end) {
     std::vector<Regex> options;
     options.push_back(Regex::Concat({Blanks(), Regex::Literal(","), AfterSeparator()}));
     options.push_back(Regex::Concat({Blanks(), Regex::Literal(bracket)}));
-    auto dfa = CharDfa::Create(std::move(options), CharDfa::Mode::kFull, Limits{});
-    CHECK(dfa.has_value()) << "separator lexeme does not build";
-    TextSpec spec;
-    spec.parts.push_back({std::move(*dfa), TextSpec::Sense::kMust});
-    slot = program_.AddMachine(
-        std::make_unique<StringMachine>(std::move(spec), StringMachine::Form::kRaw, program_.limits()));
+    slot = AddLexeme(std::move(options));
   }
   Node both;
   both.kind = Node::Kind::kLexeme;

@@ -30,6 +30,9 @@ class JsonNodes {
   [[nodiscard]] NodeId BlanksOnly(NodeId next);
 
  private:
+  // What is written in words from outside can be too long; the program's meter has tripped then.
+  [[nodiscard]] std::uint32_t AddLexeme(std::vector<Regex> options);
+
   Program& program_;
   Whitespace whitespace_;
   std::map<std::string, std::uint32_t> machines_;

@@ -11,7 +11,8 @@ namespace {
 
 class Reader {
  public:
-  Reader(std::string_view text, int nesting_max) : text_(text), nesting_max_(nesting_max) {}
+  Reader(std::string_view text, int nesting_max, std::size_t values_max)
+      : text_(text), nesting_max_(nesting_max), values_max_(values_max) {}
 
   Compiled<JsonValue> Read() {
     JsonValue value;
@@ -55,6 +56,12 @@ class Reader {
   }
 
   bool Value(JsonValue& out, int depth) {
+    if (++values_ > values_max_) {
+      error_ = {CompileCode::kTooComplex,
+                fmt::format("more than {} JSON values, the limit, at byte {}; make it smaller", values_max_, at_), "",
+                "", at_};
+      return false;
+    }
     if (depth > nesting_max_) return Fail(fmt::format("nesting deeper than the limit of {}", nesting_max_));
     switch (Peek()) {
       case '{':
@@ -207,6 +214,8 @@ class Reader {
 
   std::string_view text_;
   int nesting_max_;
+  std::size_t values_max_;
+  std::size_t values_ = 0;
   std::size_t at_ = 0;
   CompileError error_;
 };
@@ -281,8 +290,8 @@ const JsonValue* JsonValue::Find(std::string_view name) const {
   return nullptr;
 }
 
-Compiled<JsonValue> ParseJson(std::string_view text, int nesting_max) {
-  return Reader(text, nesting_max).Read();
+Compiled<JsonValue> ParseJson(std::string_view text, int nesting_max, std::size_t values_max) {
+  return Reader(text, nesting_max, values_max).Read();
 }
 
 std::string JsonQuote(std::string_view text) {

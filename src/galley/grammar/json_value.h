@@ -38,8 +38,11 @@ struct JsonValue {
 };
 
 // Reads one JSON text. Lone surrogate escapes become U+FFFD-free WTF-8 bytes, as ECMA-262 strings would hold them.
-// Errors: kBadJson with the byte position.
-[[nodiscard]] Compiled<JsonValue> ParseJson(std::string_view text, int nesting_max = 256);
+// Errors: kBadJson with the byte position; kTooComplex with it beyond `values_max` values, of which each takes about
+// 100 bytes.
+inline constexpr std::size_t kJsonValuesMax = 250'000;
+[[nodiscard]] Compiled<JsonValue> ParseJson(std::string_view text, int nesting_max = 256,
+                                            std::size_t values_max = kJsonValuesMax);
 
 // Quotes and escapes `text` as a JSON string, leaving UTF-8 as it is; bytes that are not UTF-8 become U+FFFD.
 [[nodiscard]] std::string JsonQuote(std::string_view text);

@@ -10,6 +10,8 @@
 #include <optional>
 #include <vector>
 
+#include "galley/grammar/limits.h"
+
 namespace galley::grammar {
 
 class Machine {
@@ -54,22 +56,28 @@ class Machine {
   }
   // False where plain_body() never answers.
   [[nodiscard]] virtual bool has_plain_body() const { return false; }
-  // A limit was reached while building; the machine's answers can no longer be trusted.
-  [[nodiscard]] virtual bool overflowed() const = 0;
+  // A limit was reached while building; the answers can no longer be trusted.
+  [[nodiscard]] bool overflowed() const { return meter_->tripped(); }
   [[nodiscard]] virtual std::size_t bytes() const { return bytes_; }
+  // Forgets every state; what was handed out means nothing any more.
+  virtual void Reset();
   [[nodiscard]] std::size_t states() const { return labels_.size(); }
 
  protected:
   static constexpr State kUnknown = 0xFFFFFFFF;
   using Row = std::array<State, 256>;
 
-  Machine() { AddState(kNoLabel, true); }
+  explicit Machine(const Limits& limits) : meter_(limits.MeterOrNew()) { AddState(kNoLabel, true); }
   State AddState(int label, bool final) {
     rows_.push_back(nullptr);
     labels_.push_back(label);
     final_.push_back(final);
-    bytes_ += 16;
+    Grow(16);
     return static_cast<State>(labels_.size() - 1);
+  }
+  void Grow(std::size_t bytes) {
+    bytes_ += bytes;
+    meter_->Hold(bytes);
   }
   // The live successor, or kDead. May add states.
   virtual State ComputeStep(State state, std::uint8_t byte) = 0;
@@ -82,6 +90,7 @@ class Machine {
   std::vector<bool> final_;
 
  protected:
+  std::shared_ptr<Meter> meter_;
   std::size_t bytes_ = 0;
 };
 

@@ -25,8 +25,73 @@ void SetAll(std::vector<MaskWord>& mask, const std::vector<MaskWord>& bits) {
 }  // namespace
 
 Matcher::Matcher(Grammar grammar) : grammar_(std::move(grammar)) {
+  grammar_.program->BeginCall();
+  Rebuild();
+  if (grammar_.program->overflowed()) {
+    // Perhaps what others built is in the way.
+    grammar_.program->Renew();
+    Rebuild();
+  }
+  NoteOverflow();
+}
+
+void Matcher::Rebuild() {
   session_ = std::make_shared<Session>(*grammar_.program);
-  history_.push_back(session_->states.start());
+  generation_ = grammar_.program->generation();
+  history_.assign(1, session_->states.start());
+  for (const std::uint32_t token : tokens_) history_.push_back(AfterOrEnd(history_.back(), token));
+}
+
+void Matcher::NoteOverflow() {
+  Program& program = *grammar_.program;
+  const Limits& limits = program.limits();
+  if (program.overflowed()) {
+    failure_ = limits.Reached(*limits.meter, "the grammar, at this place of the text,");
+    program.Renew();
+    return;
+  }
+  switch (session_->states.overflow()) {
+    case ParseStates::Overflow::kNone:
+      break;
+    case ParseStates::Overflow::kPlaces:
+      failure_ = fmt::format(
+          "the text may be at more than {} places of the grammar (state_items_max); make it less "
+          "ambiguous",
+          limits.state_items_max);
+      return;
+    case ParseStates::Overflow::kCounts:
+      failure_ = fmt::format("an array's counts combine to more than {} states; lower them", array_rules::kClosableMax);
+      return;
+    case ParseStates::Overflow::kBytes:
+      failure_ = fmt::format(
+          "one step of the grammar needs more than {} MiB of states; loosen its patterns, bounds and "
+          "repeats",
+          (limits.matcher_bytes_max + ParseStates::kCallBytesMax) >> 20);
+      return;
+  }
+  if (session_->walked_too_far) {
+    failure_ = fmt::format(
+        "a mask needs more than {} steps (mask_steps_max); loosen patterns, bounds and repeats, or "
+        "make the grammar less ambiguous",
+        limits.mask_steps_max);
+  }
+}
+
+template <typename Op>
+auto Matcher::Guarded(const Op& op) {
+  using Out = decltype(op());
+  if (failed()) return Out{};
+  Program& program = *grammar_.program;
+  program.BeginCall();
+  if (generation_ != program.generation()) Rebuild();
+  Out out = op();
+  if (program.overflowed()) {
+    program.Renew();
+    Rebuild();
+    if (!program.overflowed()) out = op();
+  }
+  NoteOverflow();
+  return failed() ? Out{} : out;
 }
 
 std::unique_ptr<Matcher> Matcher::Fork() const {
@@ -34,6 +99,9 @@ std::unique_ptr<Matcher> Matcher::Fork() const {
   out->grammar_ = grammar_;
   out->session_ = session_;
   out->history_ = history_;
+  out->tokens_ = tokens_;
+  out->generation_ = generation_;
+  out->failure_ = failure_;
   out->terminated_ = terminated_;
   return out;
 }
@@ -52,19 +120,20 @@ Matcher::Id Matcher::After(Id from, std::uint32_t token) {
   return from;
 }
 
+Matcher::Id Matcher::AfterOrEnd(Id from, std::uint32_t token) {
+  const Vocabulary& vocabulary = *grammar_.vocabulary;
+  if (token < vocabulary.size() && vocabulary.is_end(token) && session_->states.state(from).complete) return from;
+  return After(from, token);
+}
+
 bool Matcher::Accept(std::uint32_t token) {
   if (terminated_) return false;
-  const Id now = history_.back();
-  if (token < grammar_.vocabulary->size() && grammar_.vocabulary->is_end(token) &&
-      session_->states.state(now).complete) {
-    history_.push_back(now);
-    terminated_ = true;
-    return true;
-  }
-  const Id next = After(now, token);
+  const Id next = Guarded([&] { return AfterOrEnd(history_.back(), token); });
   if (next == ParseStates::kDead) return false;
   history_.push_back(next);
-  CompactIfLarge();
+  tokens_.push_back(token);
+  terminated_ = grammar_.vocabulary->is_end(token);
+  if (!terminated_) CompactIfLarge();
   return true;
 }
 
@@ -75,22 +144,15 @@ std::size_t Matcher::Accept(std::span<const std::uint32_t> tokens) {
 }
 
 void Matcher::Rollback(std::size_t count) {
-  count = std::min(count, history_.size() - 1);
+  count = std::min(count, tokens_.size());
   if (count == 0) return;
   history_.resize(history_.size() - count);
+  tokens_.resize(tokens_.size() - count);
   terminated_ = false;
 }
 
 void Matcher::Reset() {
   Rollback(history_.size());
-}
-
-std::string Matcher::FailureText() const {
-  const Limits& limits = grammar_.program->limits();
-  return fmt::format(
-      "the grammar needs more than {} states or {} patterns' worth of them in one lexeme, or {} places in it at once; "
-      "loosen its patterns, bounds and repeats, or make it less ambiguous",
-      limits.dfa_states_max, limits.nfa_states_max, limits.state_items_max);
 }
 
 bool Matcher::MatchesNothing() const {
@@ -110,15 +172,17 @@ bool Matcher::in_free_text() const {
 }
 
 bool Matcher::must_stop() {
-  ParseStates& states = session_->states;
-  const Id id = history_.back();
   if (terminated_) return true;
-  if (!states.state(id).complete || !states.state(id).tokens.empty()) return false;
-  if (states.state(id).lexemes.empty()) return true;
-  for (unsigned byte = 0; byte < 256; ++byte) {
-    if (states.Step(id, static_cast<std::uint8_t>(byte)) != ParseStates::kDead) return false;
-  }
-  return true;
+  return Guarded([&] {
+    ParseStates& states = session_->states;
+    const Id id = history_.back();
+    if (!states.state(id).complete || !states.state(id).tokens.empty()) return false;
+    if (states.state(id).lexemes.empty()) return true;
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      if (states.Step(id, static_cast<std::uint8_t>(byte)) != ParseStates::kDead) return false;
+    }
+    return true;
+  });
 }
 
 void Matcher::CompactIfLarge() {
@@ -131,7 +195,7 @@ void Matcher::CompactIfLarge() {
 
 std::size_t Matcher::bytes() const {
   return session_->states.bytes() + session_->kept.size() * grammar_.vocabulary->mask_words() * 8 +
-         history_.size() * sizeof(Id);
+         history_.size() * sizeof(Id) + tokens_.size() * 4;
 }
 
 const std::vector<MaskWord>& Matcher::MaskOf(Id id) {
@@ -162,19 +226,30 @@ std::size_t CountTokens(std::span<const MaskWord> mask) {
 
 void Matcher::FillMask(std::span<MaskWord> out) {
   CHECK(out.size() == grammar_.vocabulary->mask_words()) << "mask row of " << out.size() << " words";
-  if (terminated_) {
-    std::fill(out.begin(), out.end(), 0);
-    return;
-  }
-  const std::vector<MaskWord>& mask = MaskOf(history_.back());
-  std::copy(mask.begin(), mask.end(), out.begin());
+  const bool filled = !terminated_ && Guarded([&] {
+    const std::vector<MaskWord>& mask = MaskOf(history_.back());
+    std::copy(mask.begin(), mask.end(), out.begin());
+    return true;
+  });
+  if (!filled) std::fill(out.begin(), out.end(), 0);
 }
 
 std::vector<bool> Matcher::FillTreeMasks(std::span<const std::int32_t> parents, std::span<const std::uint32_t> tokens,
                                          std::span<MaskWord> out) {
   const std::size_t words = grammar_.vocabulary->mask_words();
   CHECK(parents.size() == tokens.size() && out.size() == tokens.size() * words) << "tree mask shapes differ";
+  std::vector<bool> valid = Guarded([&] {
+    std::fill(out.begin(), out.end(), 0);
+    return FillTreeMasksOnce(parents, tokens, out);
+  });
+  if (!valid.empty() || tokens.empty()) return valid;
   std::fill(out.begin(), out.end(), 0);
+  return std::vector<bool>(tokens.size(), false);
+}
+
+std::vector<bool> Matcher::FillTreeMasksOnce(std::span<const std::int32_t> parents,
+                                             std::span<const std::uint32_t> tokens, std::span<MaskWord> out) {
+  const std::size_t words = grammar_.vocabulary->mask_words();
   std::vector<bool> valid(tokens.size(), false);
   std::vector<Id> ids(tokens.size(), ParseStates::kDead);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -343,7 +418,7 @@ void Matcher::Compute(Id id, std::vector<MaskWord>& mask) {
     // A dense mask is as long as so many nodes.
     session_->walked += 500;
     if (session_->walked > grammar_.program->limits().mask_steps_max) {
-      grammar_.program->SetOverflowed();
+      session_->walked_too_far = true;
       break;
     }
   }
@@ -354,11 +429,11 @@ void Matcher::Compute(Id id, std::vector<MaskWord>& mask) {
   for (const std::uint32_t token : doubtful) {
     if (After(id, token) != ParseStates::kDead) SetBit(mask, token);
   }
-  if (grammar_.program->overflowed()) std::fill(mask.begin(), mask.end(), 0);
 }
 
 std::string Matcher::ForcedText(std::size_t bytes_max) {
-  return terminated_ ? std::string() : ForcedFrom(history_.back(), bytes_max);
+  if (terminated_) return {};
+  return Guarded([&] { return ForcedFrom(history_.back(), bytes_max); });
 }
 
 std::string Matcher::ForcedFrom(Id id, std::size_t bytes_max) {
@@ -406,19 +481,24 @@ Matcher::Reading Matcher::Read(std::string_view text, std::string_view marker, s
 }
 
 Matcher::Judgement Matcher::Check(std::string_view text, std::string_view marker, std::uint32_t marker_token) {
-  const Reading reading = Read(text, marker, marker_token);
-  Judgement out;
-  out.bytes_ok = reading.bytes_ok;
-  out.prefix = reading.id != ParseStates::kDead && !failed();
-  out.complete = out.prefix && session_->states.state(reading.id).complete;
-  return out;
+  return Guarded([&] {
+    const Reading reading = Read(text, marker, marker_token);
+    Judgement out;
+    out.bytes_ok = reading.bytes_ok;
+    out.prefix = reading.id != ParseStates::kDead;
+    out.complete = out.prefix && session_->states.state(reading.id).complete;
+    return out;
+  });
 }
 
 Matcher::Outlook Matcher::LookAhead(std::string_view text, std::string_view marker, std::uint32_t marker_token) {
-  const Id id = Read(text, marker, marker_token).alive;
+  return Guarded([&] { return OutlookOf(Read(text, marker, marker_token).alive); });
+}
+
+Matcher::Outlook Matcher::OutlookOf(Id id) {
   ParseStates& states = session_->states;
   Outlook out;
-  if (id == ParseStates::kDead || failed()) return out;
+  if (id == ParseStates::kDead) return out;
   for (unsigned byte = 0; byte < 256; ++byte) {
     out.bytes[byte] = states.Step(id, static_cast<std::uint8_t>(byte)) != ParseStates::kDead;
   }

@@ -45,8 +45,8 @@ class Matcher {
   std::vector<bool> FillTreeMasks(std::span<const std::int32_t> parents, std::span<const std::uint32_t> tokens,
                                   std::span<MaskWord> out);
 
-  // What failed() means, for errors.
-  [[nodiscard]] std::string FailureText() const;
+  // Which limit made it fail, for errors.
+  [[nodiscard]] const std::string& FailureText() const { return failure_; }
   // No text satisfies the grammar, so no mask ever allows a token: a pattern such as a$b is legal and like that.
   [[nodiscard]] bool MatchesNothing() const;
   [[nodiscard]] bool can_stop();
@@ -56,7 +56,7 @@ class Matcher {
   // The text is complete and nothing may follow but an end token, or has ended.
   [[nodiscard]] bool must_stop();
   [[nodiscard]] bool terminated() const { return terminated_; }
-  [[nodiscard]] std::size_t tokens() const { return history_.size() - 1; }
+  [[nodiscard]] std::size_t tokens() const { return tokens_.size(); }
   // Text that every completion goes on with; empty where there is a choice, or where the text may end.
   [[nodiscard]] std::string ForcedText(std::size_t bytes_max = 4096);
   // A second matcher in the same state. Shares what was computed so far.
@@ -79,8 +79,8 @@ class Matcher {
   // What may follow the first Judgement::bytes_ok bytes of a text.
   [[nodiscard]] Outlook LookAhead(std::string_view text, std::string_view marker = {}, std::uint32_t marker_token = 0);
 
-  // A limit was reached while running; masks are empty from then on.
-  [[nodiscard]] bool failed() const { return grammar_.program->overflowed(); }
+  // A limit was reached while running; masks are empty from then on. Other matchers of the grammar go on.
+  [[nodiscard]] bool failed() const { return !failure_.empty(); }
   [[nodiscard]] std::size_t bytes() const;
   [[nodiscard]] const Grammar& grammar() const { return grammar_; }
 
@@ -102,18 +102,31 @@ class Matcher {
     std::vector<char> guessed;
     std::vector<ParseStates::Id> row;
     std::uint64_t walked = 0;  // trie nodes for the mask under way
+    bool walked_too_far = false;
   };
 
   using Id = ParseStates::Id;
   Matcher() = default;
+  // Runs `op` on lexemes that know this matcher's states. Where it makes them reach a limit, all that was built for
+  // whoever used the grammar is dropped and `op` runs once more; if it cannot do alone, the matcher has failed.
+  template <typename Op>
+  auto Guarded(const Op& op);
+  // Finds the states of the accepted tokens again, after the lexemes were renewed.
+  void Rebuild();
+  void NoteOverflow();
+  std::vector<bool> FillTreeMasksOnce(std::span<const std::int32_t> parents, std::span<const std::uint32_t> tokens,
+                                      std::span<MaskWord> out);
   struct Reading {
     Id id = ParseStates::kDead;     // state behind the whole text
     Id alive = ParseStates::kDead;  // the last one on the way that can be completed
     std::size_t bytes_ok = 0;
   };
   [[nodiscard]] Reading Read(std::string_view text, std::string_view marker, std::uint32_t marker_token);
+  [[nodiscard]] Outlook OutlookOf(Id id);
   [[nodiscard]] std::string ForcedFrom(Id id, std::size_t bytes_max);
   [[nodiscard]] Id After(Id from, std::uint32_t token);
+  // The same, but an end token stays where it is when the text is complete.
+  [[nodiscard]] Id AfterOrEnd(Id from, std::uint32_t token);
   const std::vector<MaskWord>& MaskOf(Id id);
   void Compute(Id id, std::vector<MaskWord>& mask);
   void AddItem(const Item& item, std::vector<MaskWord>& mask, std::vector<std::uint32_t>& doubtful);
@@ -127,6 +140,9 @@ class Matcher {
   Grammar grammar_;
   std::shared_ptr<Session> session_;
   std::vector<Id> history_;  // state behind each token, from the start state
+  std::vector<std::uint32_t> tokens_;
+  std::uint64_t generation_ = 0;  // of the program, that the states belong to
+  std::string failure_;
   bool terminated_ = false;
 };
 

@@ -33,6 +33,14 @@ std::uint64_t PowMod(std::uint64_t base, std::uint32_t exponent, std::uint64_t m
   return out;
 }
 
+// 10^exponent, or the largest number there is.
+std::uint64_t PowerOfTen(std::uint32_t exponent) {
+  if (exponent > 18) return ~std::uint64_t{0};
+  std::uint64_t out = 1;
+  for (; exponent > 0; --exponent) out *= 10;
+  return out;
+}
+
 CompileError TooComplex(std::string message) {
   return {CompileCode::kTooComplex, std::move(message), "", "", std::nullopt};
 }
@@ -53,7 +61,7 @@ std::size_t NumberMachine::TextHash::operator()(const Text& text) const {
 }
 
 Compiled<std::unique_ptr<NumberMachine>> NumberMachine::Create(const NumberSpec& spec, const Limits& limits) {
-  std::unique_ptr<NumberMachine> out(new NumberMachine());
+  std::unique_ptr<NumberMachine> out(new NumberMachine(limits));
   out->spec_ = spec;
   out->states_max_ = limits.dfa_states_max;
   std::int32_t magnitude = 1;
@@ -85,11 +93,19 @@ Compiled<std::unique_ptr<NumberMachine>> NumberMachine::Create(const NumberSpec&
   for (const Decimal& value : spec.not_multiples) {
     if (!add(value, true)) return Refuse(TooComplex("multipleOf has more than 18 digits"));
   }
+  out->JoinMultiples();
   out->digits_cap_ = static_cast<std::uint16_t>(magnitude + 8);
   out->exponent_cap_ = static_cast<std::uint16_t>(2 * magnitude + 20);
   out->texts_.emplace_back();  // kDead
   out->life_.push_back(kLifeDead);
   return out;
+}
+
+void NumberMachine::Reset() {
+  Machine::Reset();
+  texts_.assign(1, {});
+  life_.assign(1, kLifeDead);
+  ids_.clear();
 }
 
 Machine::State NumberMachine::Start(std::uint32_t) {
@@ -101,15 +117,16 @@ Machine::State NumberMachine::Intern(const Text& text) {
   const auto found = ids_.find(text);
   if (found != ids_.end()) return found->second;
   if (texts_.size() >= states_max_) {
-    overflowed_ = true;
+    meter_->Trip(Meter::Limit::kStates);
     return kDead;
   }
   const bool accepts = Accepts(text);
   const State id = AddState(accepts ? 0 : kNoLabel, false);
   ids_.emplace(text, id);
   texts_.push_back(text);
-  life_.push_back(accepts ? kLifeLive : Foresee(text));
-  bytes_ += 2 * sizeof(Text) + 32;
+  const bool behind_point = text.phase == Phase::kPoint || text.phase == Phase::kFraction;
+  life_.push_back(accepts ? kLifeLive : behind_point ? ForeseeFraction(text) : Foresee(text));
+  Grow(2 * sizeof(Text) + 32);
   return id;
 }
 
@@ -137,12 +154,18 @@ bool NumberMachine::WithinReach(const Text& text) const {
   return text.int_digits < 2 || static_cast<std::int32_t>(text.int_digits) <= far->value.magnitude;
 }
 
-// k more digits make every whole number from v·10^k to v·10^k + 10^k - 1 out of the v read so far. A large multiple
+// k more digits make every number from v·10^k to v·10^k + 10^k - 1 out of the v read so far. A large multiple
 // would otherwise be searched for among as many states as it is large.
 std::uint8_t NumberMachine::Foresee(const Text& text) const {
   if (text.phase != Phase::kInt || !spec_.not_multiples.empty() || multiples_.size() > 1) return kLifeUnknown;
   std::uint64_t unit = 1, rest = 0;
-  if (!multiples_.empty()) {
+  std::uint64_t span = 1;  // 10^k, no larger than matters
+  if (!multiples_.empty() && !spec_.integer) {
+    // Digits behind the point count in units of the multiple's last place.
+    unit = multiples_[0].unit;
+    rest = MulMod(text.remainders[0], PowMod(10, multiples_[0].scale, unit), unit);
+    span = PowerOfTen(multiples_[0].scale);
+  } else if (!multiples_.empty()) {
     // A whole number is a multiple of unit / 10^scale if it is one of unit without what it shares with 10^scale.
     unit = multiples_[0].unit;
     for (int i = 0; i < multiples_[0].scale; ++i) {
@@ -156,7 +179,6 @@ std::uint8_t NumberMachine::Foresee(const Text& text) const {
   const Track &far_track = text.negative ? text.low : text.high, &near_track = text.negative ? text.high : text.low;
   const bool near_counts = near && !near->value.is_zero() && near->value.negative == text.negative;
   bool multiple_ahead = false;
-  std::uint64_t span = 1;  // 10^k, no larger than matters
   for (std::int32_t digits = text.int_digits; !far || digits <= far->value.magnitude; ++digits) {
     const bool before_far = !far || digits < far->value.magnitude || far_track.order == Order::kLess;
     const bool beyond_near = !near_counts || digits > near->value.magnitude ||
@@ -169,7 +191,64 @@ std::uint8_t NumberMachine::Foresee(const Text& text) const {
     span = span >= unit ? span : span * 10;
   }
   // A fraction of zeros changes nothing, and an exponent stands behind one digit only.
-  return !multiple_ahead && spec_.integer && text.int_digits >= 2 ? kLifeDead : kLifeUnknown;
+  return !multiple_ahead && text.int_digits >= 2 ? kLifeDead : kLifeUnknown;
+}
+
+std::optional<bool> NumberMachine::Settled(const Text& text, bool low) const {
+  const auto& bound = low ? spec_.low : spec_.high;
+  if (!bound) return true;
+  if (!text.nonzero) return std::nullopt;
+  const Track& track = low ? text.low : text.high;
+  const std::int32_t magnitude = text.int_digits > 0 ? text.int_digits : -static_cast<std::int32_t>(text.zeros);
+  const bool one_sign = !bound->value.is_zero() && bound->value.negative == text.negative;
+  if (one_sign && magnitude == bound->value.magnitude && track.order == Order::kEqual) return std::nullopt;
+  const int order = CompareWith(text, track, bound->value);
+  return low ? order > 0 : order < 0;
+}
+
+// k digits behind the v read so far make everything from v·10^k to v·10^k + 10^k - 1, in units of the last place that
+// the multiple has. An exponent behind them adds factors of two and five at will, and nothing else.
+std::uint8_t NumberMachine::ForeseeFraction(const Text& text) const {
+  if (spec_.integer || multiples_.size() != 1 || multiples_[0].forbidden) return kLifeUnknown;
+  const Multiple& m = multiples_[0];
+  const std::uint32_t places = static_cast<std::uint32_t>(m.scale) - std::min(text.fraction, m.scale);
+  const std::uint64_t reach = PowerOfTen(places);
+  const auto fits = [&](std::uint64_t unit) {
+    const std::uint64_t rest = MulMod(text.remainders[0] % unit, PowMod(10, places, unit), unit);
+    return (unit - rest) % unit < reach;
+  };
+  const std::optional<bool> low = Settled(text, true), high = Settled(text, false);
+  const bool multiple_ahead = fits(m.unit);
+  if (multiple_ahead && low.value_or(false) && high.value_or(false)) return kLifeLive;
+  if (AllowsExponent(text)) {
+    std::uint64_t core = m.unit;
+    for (const std::uint64_t prime : {2u, 5u}) {
+      while (core % prime == 0) core /= prime;
+    }
+    if (!fits(core)) return kLifeDead;
+    return spec_.low || spec_.high ? kLifeUnknown : kLifeLive;
+  }
+  return multiple_ahead && low.value_or(true) && high.value_or(true) ? kLifeUnknown : kLifeDead;
+}
+
+void NumberMachine::JoinMultiples() {
+  while (multiples_.size() > 1) {
+    const Multiple &a = multiples_[0], &b = multiples_[1];
+    if (a.forbidden || b.forbidden) return;
+    const std::uint16_t scale = std::max(a.scale, b.scale);
+    __extension__ using Wide = unsigned __int128;
+    const auto scaled = [&](const Multiple& m) -> Wide {
+      const auto shift = static_cast<std::uint32_t>(scale - m.scale);
+      return shift > 18 ? 0 : Wide{m.unit} * PowerOfTen(shift);
+    };
+    const Wide limit = PowerOfTen(18), x = scaled(a), y = scaled(b);
+    if (x == 0 || y == 0 || x > limit || y > limit) return;
+    const auto u = static_cast<std::uint64_t>(x), v = static_cast<std::uint64_t>(y);
+    const Wide joined = Wide{u / std::gcd(u, v)} * v;
+    if (joined > limit) return;
+    multiples_[0] = {static_cast<std::uint64_t>(joined), scale, false};
+    multiples_.erase(multiples_.begin() + 1);
+  }
 }
 
 // The same for exponents, which only grow in size while they are read.

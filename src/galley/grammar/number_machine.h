@@ -38,7 +38,7 @@ class NumberMachine final : public Machine {
   [[nodiscard]] static Compiled<std::unique_ptr<NumberMachine>> Create(const NumberSpec& spec, const Limits& limits);
 
   [[nodiscard]] State Start(std::uint32_t context) override;
-  [[nodiscard]] bool overflowed() const override { return overflowed_; }
+  void Reset() override;
 
  private:
   enum class Phase : std::uint8_t { kStart, kMinus, kZero, kInt, kPoint, kFraction, kE, kESign, kExponent };
@@ -73,7 +73,7 @@ class NumberMachine final : public Machine {
     bool forbidden;
   };
 
-  NumberMachine() = default;
+  explicit NumberMachine(const Limits& limits) : Machine(limits) {}
   State ComputeStep(State state, std::uint8_t byte) override;
   State Intern(const Text& text);
   bool IsLive(State state);
@@ -82,6 +82,12 @@ class NumberMachine final : public Machine {
   [[nodiscard]] bool WithinReach(const Text& text) const;
   // What arithmetic alone shows of the whole numbers that more digits lead to; kLifeUnknown: it takes a search.
   [[nodiscard]] std::uint8_t Foresee(const Text& text) const;
+  // The same behind the point.
+  [[nodiscard]] std::uint8_t ForeseeFraction(const Text& text) const;
+  // Whether the number is on the right side of a bound whatever digits follow; nothing where they decide.
+  [[nodiscard]] std::optional<bool> Settled(const Text& text, bool low) const;
+  // One multiple that stands for all, where its digits can be tracked.
+  void JoinMultiples();
   [[nodiscard]] bool ExponentWithinReach(const Text& text) const;
   [[nodiscard]] bool MantissaDigit(Text& text, std::uint8_t digit) const;
   void Follow(Track& track, const Decimal& bound, std::uint8_t digit) const;
@@ -100,7 +106,6 @@ class NumberMachine final : public Machine {
   std::vector<Text> texts_;
   std::vector<std::uint8_t> life_;
   std::unordered_map<Text, State, TextHash> ids_;
-  bool overflowed_ = false;
 };
 
 }  // namespace galley::grammar

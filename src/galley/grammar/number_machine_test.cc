@@ -140,6 +140,76 @@ TEST(NumberMachine, LivePrefixesOfBoundedMultiplesAreExact) {
   }
 }
 
+// The same behind the point, where the numbers between the bounds are counted in hundredths.
+TEST(NumberMachine, LivePrefixesOfMultiplesOfFractionsAreExact) {
+  for (const auto& [low, high, multiple] : std::initializer_list<std::array<int, 3>>{
+           {1000, 3000, 37}, {1050, 1980, 125}, {-4512, -1007, 97}, {9900, 20000, 771}, {1000, 1200, 7}}) {
+    const auto decimal = [](int hundredths) {
+      return fmt::format("{}{}.{:02}", hundredths < 0 ? "-" : "", std::abs(hundredths) / 100,
+                         std::abs(hundredths) % 100);
+    };
+    NumberSpec spec = Range(decimal(low).c_str(), decimal(high).c_str(), false);
+    spec.multiples = {*ParseDecimal(decimal(multiple).c_str())};
+    auto machine = *NumberMachine::Create(spec, {});
+    std::set<std::string> prefixes;
+    for (int v = low; v <= high; ++v) {
+      const std::string text = decimal(v);
+      for (std::size_t n = 1; v % multiple == 0 && n <= text.size(); ++n) prefixes.insert(text.substr(0, n));
+    }
+    for (int v = low - 500; v <= high + 500; ++v) {
+      auto state = machine->Start(0);
+      std::string read;
+      for (const char c : decimal(v)) {
+        read += c;
+        state = state == Machine::kDead ? state : machine->Step(state, static_cast<std::uint8_t>(c));
+        // One digit may get an exponent, and one in front of the point more digits.
+        if (read.find('.') == std::string::npos || read.find('.') < (low < 0 ? 3u : 2u)) continue;
+        ASSERT_EQ(state != Machine::kDead, prefixes.count(read) == 1)
+            << low << " " << high << " " << multiple << " " << read;
+      }
+    }
+  }
+}
+
+TEST(NumberMachine, LargeMultiplesOfFractionsNeedNoSearch) {
+  for (const char* multiple :
+       {"0.0001234567", "0.123456789012345677", "12345.6789012345", "0.00000000000000000999999"}) {
+    for (const bool bounded : {false, true}) {
+      NumberSpec spec = bounded ? Range("-999999999.5", "999999999.25", false) : NumberSpec{};
+      spec.multiples = {*ParseDecimal(multiple)};
+      auto machine = *NumberMachine::Create(spec, {});
+      auto state = machine->Start(0);
+      for (const char c : std::string_view("-73906")) {
+        state = machine->Step(state, static_cast<std::uint8_t>(c));
+        ASSERT_NE(state, Machine::kDead) << multiple;
+      }
+      state = machine->Step(state, '.');
+      for (int i = 0; i < 25 && state != Machine::kDead; ++i) {
+        Machine::State next = Machine::kDead;
+        for (char c = '9'; c >= '0' && next == Machine::kDead; --c) {
+          next = machine->Step(state, static_cast<std::uint8_t>(c));
+        }
+        ASSERT_TRUE(next != Machine::kDead || machine->label(state) != Machine::kNoLabel) << multiple;
+        state = next;
+      }
+      EXPECT_FALSE(machine->overflowed());
+      EXPECT_LT(machine->states(), 3000u) << multiple;
+    }
+  }
+}
+
+TEST(NumberMachine, SeveralMultiplesAreOne) {
+  NumberSpec spec;
+  spec.multiples = {*ParseDecimal("0.06"), *ParseDecimal("0.4"), *ParseDecimal("99991")};
+  auto machine = *NumberMachine::Create(spec, {});
+  // lcm(6, 40, 9999100) hundredths: 9999100 is 2²·5²·99991, so 3 · 2 · 9999100 = 59994600 hundredths.
+  EXPECT_TRUE(Takes(*machine, "599946"));
+  EXPECT_TRUE(Takes(*machine, "1199892.0"));
+  EXPECT_FALSE(Takes(*machine, "99991"));
+  EXPECT_FALSE(Takes(*machine, "299973"));
+  EXPECT_LT(machine->states(), 3000u);
+}
+
 TEST(NumberMachine, AnImpossibleMultipleIsDeadFromTheStart) {
   NumberSpec spec = Range("1", "6", true);
   spec.multiples = {*ParseDecimal("7")};

@@ -144,12 +144,16 @@ ParseStates::Id ParseStates::Intern(std::vector<Item> kernel, bool guessed) {
   }
   bytes_ += 320 + (2 * state.kernel.size() + state.lexemes.size() + state.tokens.size()) * sizeof(Item) +
             state.waiting.size() * (sizeof(Item) + 4);
+  if (bytes_ > program_.limits().matcher_bytes_max + kCallBytesMax) overflow_ = Overflow::kBytes;
   return id;
 }
 
 void ParseStates::Push(const Item& item) {
   constexpr std::size_t kFew = 48;  // searched one by one
-  if (pushed_.size() >= program_.limits().state_items_max) return program_.SetOverflowed();
+  if (pushed_.size() >= program_.limits().state_items_max) {
+    overflow_ = Overflow::kPlaces;
+    return;
+  }
   if (pushed_.size() < kFew) {
     if (std::find(pushed_.begin(), pushed_.end(), item) != pushed_.end()) return;
   } else {
@@ -317,7 +321,7 @@ std::vector<array_rules::Step> ParseStates::ElementsOf(const Item& item) {
   const std::uint32_t array = program_.node(item.node).arg;
   array_rules::ClosableStates& closable = closable_[array];
   std::vector<array_rules::Step> out = array_rules::Next(program_.array(array), *payloads_[item.payload], closable);
-  if (closable.overflowed) program_.SetOverflowed();
+  if (closable.overflowed) overflow_ = Overflow::kCounts;
   return out;
 }
 

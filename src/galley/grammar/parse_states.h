@@ -35,6 +35,8 @@ class ParseStates {
  public:
   using Id = std::uint32_t;
   static constexpr Id kDead = 0;
+  // One call may go so far beyond what is kept between calls (matcher_bytes_max).
+  static constexpr std::size_t kCallBytesMax = std::size_t{128} << 20;
 
   struct State {
     std::vector<Item> kernel;
@@ -62,6 +64,9 @@ class ParseStates {
   [[nodiscard]] bool NameUsed(const Item& item, std::string_view tail) const;
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
   [[nodiscard]] std::size_t size() const { return states_.size(); }
+  // A limit that belongs to this text alone was reached, so that states are missing.
+  enum class Overflow : std::uint8_t { kNone, kPlaces, kCounts, kBytes };
+  [[nodiscard]] Overflow overflow() const { return overflow_; }
   // Rebuilds the store with only what `keep` needs, and returns the new ids of those states.
   [[nodiscard]] std::vector<Id> Compact(std::span<const Id> keep);
 
@@ -111,6 +116,7 @@ class ParseStates {
   std::unordered_set<Item, ItemHash> pushed_set_;                  // the same, where there are many
   std::vector<RuleId> empty_;                                      // rules that matched nothing in this closure
   bool guess_event_ = false;
+  Overflow overflow_ = Overflow::kNone;
   Id start_ = kDead;
   std::size_t bytes_ = 0;
 };

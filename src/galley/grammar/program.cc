@@ -51,8 +51,20 @@ std::uint32_t Program::AddArray(ArraySpec spec) {
   return static_cast<std::uint32_t>(arrays_.size() - 1);
 }
 
-bool Program::overflowed() const {
-  return overflowed_ || std::any_of(machines_.begin(), machines_.end(), [](const auto& m) { return m->overflowed(); });
+void Program::BeginCall() {
+  if (!running_) {
+    running_ = true;  // what compiling cost is over
+    limits_.meter->Restart(limits_.lexeme_bytes_max);
+  }
+  limits_.meter->RestartSteps();
+}
+
+void Program::Renew() {
+  for (const auto& machine : machines_) machine->Reset();
+  masks_.clear();
+  mask_bytes_ = mask_bytes_noted_ = 0;
+  ++generation_;
+  limits_.meter->Restart(limits_.lexeme_bytes_max);
 }
 
 std::size_t Program::bytes() const {
@@ -156,7 +168,7 @@ const LexemeMask& Program::MaskOf(std::uint32_t machine_index, Machine::State st
   mask_bytes_ += mask.bytes();
   if (mask_bytes_ > mask_bytes_noted_ + kNotedEvery) {
     mask_bytes_noted_ = mask_bytes_;
-    TellUse();
+    if (on_growth_) on_growth_(bytes());
   }
   return masks_.emplace(key, std::move(mask)).first->second;
 }

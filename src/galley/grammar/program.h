@@ -114,15 +114,9 @@ struct LexemeMask {
   }
 };
 
-// What a program takes by now, and whether a limit was reached while it ran, so that it allows nothing more.
-struct ProgramUse {
-  std::size_t bytes = 0;
-  bool spent = false;
-};
-
 class Program {
  public:
-  explicit Program(Limits limits) : limits_(limits) {}
+  explicit Program(Limits limits) : limits_(std::move(limits)) { limits_.meter = limits_.MeterOrNew(); }
 
   // Building.
   NodeId AddNode(Node node);
@@ -151,15 +145,17 @@ class Program {
   [[nodiscard]] Machine& machine(std::uint32_t i) { return *machines_[i]; }
   [[nodiscard]] const LexemeMask& MaskOf(std::uint32_t machine, Machine::State state, const Vocabulary& vocabulary,
                                          bool keep_leaf_exits);
-  [[nodiscard]] bool overflowed() const;
-  // A limit was reached outside the lexemes.
-  void SetOverflowed() { overflowed_ = true; }
+  // A call of a matcher begins: its steps and what it adds to the lexemes count from here.
+  void BeginCall();
+  // The call under way reached a limit of the lexemes.
+  [[nodiscard]] bool overflowed() const { return limits_.meter->tripped(); }
+  // Forgets every state of every lexeme, which leaves states of matchers without a meaning: they find out by the
+  // generation. So what one request made a lexeme grow to is no burden of another.
+  void Renew();
+  [[nodiscard]] std::uint64_t generation() const { return generation_; }
   [[nodiscard]] std::size_t bytes() const;
-  // Called from time to time as bytes() grow, and by TellUse, by the thread that runs the program.
-  void set_on_growth(std::function<void(const ProgramUse&)> listener) { on_growth_ = std::move(listener); }
-  void TellUse() const {
-    if (on_growth_) on_growth_({bytes(), overflowed()});
-  }
+  // Called from time to time as bytes() grow, by the thread that runs the program.
+  void set_on_growth(std::function<void(std::size_t)> listener) { on_growth_ = std::move(listener); }
 
  private:
   Limits limits_;
@@ -170,11 +166,12 @@ class Program {
   std::vector<ArraySpec> arrays_;
   std::vector<std::string> warnings_;
   RuleId root_ = 0;
-  bool overflowed_ = false;
+  bool running_ = false;
+  std::uint64_t generation_ = 0;
   std::unordered_map<std::uint64_t, LexemeMask> masks_;
   std::size_t mask_bytes_ = 0;
   std::size_t mask_bytes_noted_ = 0;
-  std::function<void(const ProgramUse&)> on_growth_;
+  std::function<void(std::size_t)> on_growth_;
 };
 
 }  // namespace galley::grammar

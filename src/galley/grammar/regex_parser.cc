@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
@@ -38,7 +40,10 @@ std::optional<std::uint32_t> HexDigit(std::uint32_t c) {
 
 class Parser {
  public:
-  Parser(std::string_view pattern, const Limits& limits) : limits_(limits) {
+  Parser(std::string_view pattern, const Limits& limits) : limits_(limits), meter_(limits.MeterOrNew()) {
+    meter_->Hold(16 * pattern.size());
+    meter_->Step(pattern.size());
+    if (meter_->tripped()) return;
     chars_ = DecodeUtf8(pattern);
     std::size_t offset = 0;
     for (const std::uint32_t c : chars_) {
@@ -51,6 +56,10 @@ class Parser {
   }
 
   Compiled<Regex> Run() {
+    if (meter_->tripped()) {
+      error_ = CompileError{CompileCode::kTooComplex, limits_.Reached(*meter_, "the pattern"), "", "", std::nullopt};
+      return Refuse(*error_);
+    }
     Regex out = Alternation(0);
     if (ok() && at_ < chars_.size()) Fail("unmatched ')'");
     if (!ok()) return Refuse(*error_);
@@ -83,8 +92,21 @@ class Parser {
     return {};
   }
 
-  [[nodiscard]] Regex SetNode(CodePointSet set) const {
-    return Regex::Set(flags_.ignore_case ? set.CaseClosed() : std::move(set));
+  // The tree is built before its automaton is, so its size is watched here.
+  [[nodiscard]] Regex SetNode(CodePointSet set) {
+    if (flags_.ignore_case) {
+      auto& closed = case_closed_[set];
+      if (closed.empty()) {
+        meter_->Step(kCaseClosureSteps);
+        closed = set.CaseClosed();
+      }
+      set = closed;
+    }
+    meter_->Step(4 + set.ranges().size());
+    meter_->Hold(sizeof(Regex) + set.ranges().size() * sizeof(CodePointRange));
+    if (++atoms_ > limits_.nfa_states_max) meter_->Trip(Meter::Limit::kNfaStates);
+    if (meter_->tripped()) return Fail(limits_.Reached(*meter_, "the pattern"), CompileCode::kTooComplex);
+    return Regex::Set(std::move(set));
   }
 
   Regex Alternation(int depth) {
@@ -468,7 +490,7 @@ class Parser {
   CodePointSet Class() {
     const std::size_t start = at_++;
     const bool negated = Take('^');
-    CodePointSet out;
+    std::vector<CodePointRange> ranges;
     while (ok() && Peek() != ']' && Peek() != kEnd) {
       const std::size_t item = at_;
       CodePointSet from;
@@ -485,11 +507,18 @@ class Parser {
           FailAt(item, "class range is reversed");
           return {};
         }
-        out.Add(CodePointSet::Range(from.ranges()[0].first, to.ranges()[0].first));
+        ranges.push_back({from.ranges()[0].first, to.ranges()[0].first});
         continue;
       }
-      out.Add(from);
+      meter_->Step(from.ranges().size());
+      meter_->Hold(from.ranges().size() * sizeof(CodePointRange));
+      if (meter_->tripped()) {
+        Fail(limits_.Reached(*meter_, "the pattern"), CompileCode::kTooComplex);
+        return {};
+      }
+      ranges.insert(ranges.end(), from.ranges().begin(), from.ranges().end());
     }
+    const CodePointSet out = CodePointSet::Of(ranges);
     if (!Take(']')) {
       FailAt(start, "class without ']'");
       return {};
@@ -502,7 +531,13 @@ class Parser {
     return set.ranges().size() == 1 && set.ranges()[0].first == set.ranges()[0].last;
   }
 
+  // Of folding the case of a set: the table of folds is gone through.
+  static constexpr std::uint64_t kCaseClosureSteps = 3'000;
+
   const Limits& limits_;
+  std::shared_ptr<Meter> meter_;
+  std::uint32_t atoms_ = 0;
+  std::map<CodePointSet, CodePointSet> case_closed_;
   std::vector<std::uint32_t> chars_;
   std::vector<std::size_t> offsets_;
   std::set<std::string> names_;
@@ -526,7 +561,42 @@ Regex Regex::Literal(std::string_view utf8) {
   return Concat(std::move(parts));
 }
 
+namespace {
+
+// What `regex` repeats, a set; null where it repeats something else or nothing.
+const CodePointSet* RepeatedSet(const Regex& regex) {
+  if (regex.kind == Regex::Kind::kSet) return &regex.set;
+  const bool repeat = regex.kind == Regex::Kind::kRepeat && regex.children[0].kind == Regex::Kind::kSet;
+  return repeat ? &regex.children[0].set : nullptr;
+}
+
+// x{a,b}x{c,d} is x{a+c,b+d}; apart they make an automaton whose states are sets of counts. False where they stay
+// apart.
+bool Merge(Regex& left, const Regex& right) {
+  if (left.kind != Regex::Kind::kRepeat && right.kind != Regex::Kind::kRepeat) return false;
+  const CodePointSet *set = RepeatedSet(left), *other = RepeatedSet(right);
+  if (set == nullptr || other == nullptr || !(*set == *other)) return false;
+  const auto bounds = [](const Regex& r) {
+    return r.kind == Regex::Kind::kRepeat ? std::pair(r.min, r.max) : std::pair(1u, 1u);
+  };
+  const auto [a, b] = bounds(left);
+  const auto [c, d] = bounds(right);
+  const std::uint64_t min = std::uint64_t{a} + c, max = std::uint64_t{b} + d;
+  const bool unbounded = b == kUnbounded || d == kUnbounded;
+  if (min >= kUnbounded || (!unbounded && max >= kUnbounded)) return false;
+  left = Regex::Repeat(Regex::Set(*set), static_cast<std::uint32_t>(min),
+                       unbounded ? kUnbounded : static_cast<std::uint32_t>(max));
+  return true;
+}
+
+}  // namespace
+
 Regex Regex::Concat(std::vector<Regex> children) {
+  std::size_t kept = 0;
+  for (std::size_t i = 1; i < children.size(); ++i) {
+    if (!Merge(children[kept], children[i]) && ++kept != i) children[kept] = std::move(children[i]);
+  }
+  if (!children.empty()) children.resize(kept + 1);
   if (children.size() == 1) return std::move(children[0]);
   Regex out;
   if (children.empty()) return out;
@@ -545,6 +615,13 @@ Regex Regex::Alternate(std::vector<Regex> children) {
 }
 
 Regex Regex::Repeat(Regex operand, std::uint32_t min, std::uint32_t max) {
+  if (operand.kind == Kind::kRepeat && max > 0) {
+    // (x?){m,n} is x{0,n}, (x*){m,n} is x*, (x+){m,n} is x{m,}.
+    if (operand.min == 0 && operand.max == 1) return Repeat(std::move(operand.children[0]), 0, max);
+    if (operand.min <= 1 && operand.max == kUnbounded) {
+      return Repeat(std::move(operand.children[0]), operand.min * min, kUnbounded);
+    }
+  }
   Regex out;
   out.kind = Kind::kRepeat;
   out.children.push_back(std::move(operand));

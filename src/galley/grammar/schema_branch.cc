@@ -212,4 +212,30 @@ bool Branch::Settle() {
   return types != 0;
 }
 
+std::size_t Branch::bytes() const {
+  std::size_t out = sizeof(Branch);
+  out += (number.multiples.size() + number.not_multiples.size()) * sizeof(Decimal);
+  if (number.values) {
+    for (const Decimal& v : *number.values) out += sizeof(Decimal) + v.digits.size();
+  }
+  out += string.patterns.size() * sizeof(StringFacts::Pattern);
+  const auto texts = [&](const std::vector<std::string>& list) {
+    for (const std::string& text : list) out += sizeof(std::string) + text.size();
+  };
+  if (string.values) texts(*string.values);
+  for (const ArrayFacts::Layer& layer : array.layers) out += sizeof(layer) + layer.prefix.size() * sizeof(GoalId);
+  out += array.contains.size() * sizeof(ArrayFacts::Contains);
+  for (const ObjectFacts::Layer& layer : object.layers) {
+    out += sizeof(layer) + layer.patterns.size() * sizeof(layer.patterns[0]);
+    for (const auto& [name, goal] : layer.names) out += sizeof(std::string) + 8 + name.size();
+  }
+  for (const ObjectFacts::Exists& exists : object.exists) {
+    out += sizeof(exists) + exists.not_patterns.size() * 16;
+    texts(exists.not_names);
+  }
+  texts(object.required);
+  texts(evaluated.names);
+  return out + object.name_goals.size() * sizeof(GoalId) + evaluated.patterns.size() * 16;
+}
+
 }  // namespace galley::grammar

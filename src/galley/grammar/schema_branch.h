@@ -121,6 +121,8 @@ struct Branch {
   void Conjoin(const Branch& other);
   // Drops types whose facts contradict each other and facts of types that are gone. False when nothing is left.
   bool Settle();
+  // Memory of what it holds, roughly.
+  [[nodiscard]] std::size_t bytes() const;
 };
 
 using Branches = std::vector<Branch>;

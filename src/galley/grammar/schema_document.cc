@@ -181,7 +181,7 @@ std::string Path(std::string_view keyword, std::string_view name) {
   return fmt::format("/{}/{}", keyword, PointerToken(name));
 }
 
-SchemaDocument::SchemaDocument(const JsonValue& root) {
+SchemaDocument::SchemaDocument(const JsonValue& root, std::shared_ptr<Meter> meter) : meter_(std::move(meter)) {
   struct Row {
     std::string_view mark;
     Draft draft;
@@ -195,7 +195,8 @@ SchemaDocument::SchemaDocument(const JsonValue& root) {
     }
   }
   resources_[""] = {&root, ""};
-  Scan(root, "", "");
+  std::vector<std::string_view> path;
+  Scan(root, path, "");
   std::string base;
   const std::string_view id = IdOf(root);
   if (!id.empty()) base = ResolveUri("", id.substr(0, id.find('#')));
@@ -204,42 +205,67 @@ SchemaDocument::SchemaDocument(const JsonValue& root) {
 
 SchemaId SchemaDocument::Intern(const JsonValue& value, std::string pointer, std::string base) {
   const auto [it, fresh] = ids_.try_emplace(&value, static_cast<SchemaId>(schemas_.size()));
-  if (fresh) schemas_.push_back({&value, std::move(pointer), std::move(base), {}});
+  if (fresh) {
+    meter_->Hold(sizeof(SubSchema) + pointer.size() + base.size() + 64);
+    meter_->Step((pointer.size() + base.size()) / 8);
+    if (meter_->tripped()) {  // nobody reads them any more
+      pointer = std::string();
+      base = std::string();
+    }
+    schemas_.push_back({&value, std::move(pointer), std::move(base), {}});
+  }
   return it->second;
 }
 
-void SchemaDocument::Scan(const JsonValue& value, const std::string& pointer, std::string base) {
+void SchemaDocument::Scan(const JsonValue& value, std::vector<std::string_view>& path, const std::string& outer) {
+  if (meter_->tripped()) return;
+  meter_->Step(1 + value.members.size());
+  const auto below = [&](const JsonValue& child, std::initializer_list<std::string_view> tokens,
+                         const std::string& base) {
+    path.insert(path.end(), tokens);
+    Scan(child, path, base);
+    path.resize(path.size() - tokens.size());
+  };
   if (value.is(JsonValue::Type::kArray)) {
-    for (std::size_t i = 0; i < value.items.size(); ++i) Scan(value.items[i], pointer + "/" + std::to_string(i), base);
+    for (std::size_t i = 0; i < value.items.size(); ++i) below(value.items[i], {std::to_string(i)}, outer);
     return;
   }
   if (!value.is(JsonValue::Type::kObject)) return;
+  // The base is copied only where it changes.
+  std::string changed;
+  const std::string* base_now = &outer;
+  const auto resource = [&]() -> Resource {
+    std::string pointer;
+    for (const std::string_view token : path) pointer += "/" + PointerToken(token);
+    meter_->Hold(2 * (pointer.size() + base_now->size()) + 128);
+    meter_->Step((pointer.size() + base_now->size()) / 8);
+    return {&value, std::move(pointer)};
+  };
   const bool ref_alone = draft_ <= Draft::k7 && value.Find("$ref") != nullptr;
   const std::string_view id = IdOf(value);
   if (!id.empty() && !ref_alone) {
     const std::size_t hash = id.find('#');
     if (hash != 0) {
-      base = ResolveUri(base, id.substr(0, hash));
-      resources_.try_emplace(base, Resource{&value, pointer});
+      changed = ResolveUri(outer, id.substr(0, hash));
+      base_now = &changed;
+      resources_.try_emplace(changed, resource());
     }
     if (hash != std::string_view::npos && hash + 1 < id.size()) {
-      anchors_.try_emplace(base + std::string(id.substr(hash)), Resource{&value, pointer});
+      anchors_.try_emplace(*base_now + std::string(id.substr(hash)), resource());
     }
   }
   for (const std::string_view keyword : {"$anchor", "$dynamicAnchor"}) {
     const JsonValue* anchor = value.Find(keyword);
     if (anchor == nullptr || !anchor->is(JsonValue::Type::kString)) continue;
-    anchors_.try_emplace(base + "#" + anchor->text, Resource{&value, pointer});
+    anchors_.try_emplace(*base_now + "#" + anchor->text, resource());
     if (keyword == "$dynamicAnchor") ++dynamic_anchors_[anchor->text];
   }
   for (const auto& [name, child] : value.members) {
     if (Contains(kOne, name)) {
-      Scan(child, pointer + "/" + PointerToken(name), base);
+      below(child, {name}, *base_now);
     } else if (Contains(kMany, name)) {
-      if (child.is(JsonValue::Type::kArray)) Scan(child, pointer + "/" + PointerToken(name), base);
-      for (const auto& [key, schema] : child.members) {
-        Scan(schema, pointer + "/" + PointerToken(name) + "/" + PointerToken(key), base);
-      }
+      if (child.is(JsonValue::Type::kArray)) below(child, {name}, *base_now);
+      for (const auto& [key, schema] : child.members) below(schema, {name, key}, *base_now);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,7 +37,8 @@ struct SubSchema {
 
 class SchemaDocument {
  public:
-  explicit SchemaDocument(const JsonValue& root);
+  // Pointers and base URIs are long where names are; `meter` counts them.
+  SchemaDocument(const JsonValue& root, std::shared_ptr<Meter> meter);
 
   [[nodiscard]] Draft draft() const { return draft_; }
   [[nodiscard]] SchemaId root() const { return 0; }
@@ -53,13 +55,14 @@ class SchemaDocument {
 
  private:
   SchemaId Intern(const JsonValue& value, std::string pointer, std::string base);
-  void Scan(const JsonValue& value, const std::string& pointer, std::string base);
+  void Scan(const JsonValue& value, std::vector<std::string_view>& path, const std::string& base);
   std::optional<SchemaId> Follow(const JsonValue& from, std::string pointer, std::string base, std::string_view path);
 
   struct Resource {
     const JsonValue* value;
     std::string pointer;
   };
+  std::shared_ptr<Meter> meter_;
   Draft draft_ = Draft::k2020;
   std::deque<SubSchema> schemas_;
   std::unordered_map<const JsonValue*, SchemaId> ids_;

@@ -89,10 +89,10 @@ Regex Spellings(const Decimal& v) {
 
 }  // namespace
 
-TextSpec TextSpecOf(const StringFacts& facts) {
+TextSpec TextSpecOf(const StringFacts& facts, const Limits& limits) {
   TextSpec out;
   if (facts.values) {
-    out.names = std::make_shared<NameTrie>(*facts.values);
+    out.names = std::make_shared<NameTrie>(*facts.values, limits);
     out.name_allowed.assign(facts.values->size(), true);
     return out;
   }
@@ -119,13 +119,7 @@ void SchemaEmitter::AddMachine(std::unique_ptr<Machine> machine, const std::stri
   auto& slot = machines_[key];
   slot = kUnbounded;
   const bool matches = machine->Start(0) != Machine::kDead;
-  if (machine->overflowed()) {
-    expander_.Fail(CompileCode::kTooComplex,
-                   fmt::format("a string or number needs more than {} states; loosen its patterns or bounds",
-                               options_.limits.dfa_states_max),
-                   "");
-    return;
-  }
+  if (!expander_.ok()) return;
   expander_.Spend(machine->states() * 4 + 200);
   if (!matches) return;
   slot = program_.AddMachine(std::move(machine));
@@ -152,7 +146,18 @@ void SchemaEmitter::PlanNumber(const Branch& branch, Plan& plan) {
     std::string key = "values";
     for (const Decimal& v : *facts.values) key += "|" + v.ToString();
     use(key, [&]() -> std::unique_ptr<Machine> {
+      // The least that one number's spellings are made of.
+      constexpr std::size_t kAtomsOfNumber = 10;
       std::vector<Regex> spellings;
+      if (facts.values->size() > options_.limits.nfa_states_max / kAtomsOfNumber) {
+        expander_.Fail(
+            CompileCode::kTooComplex,
+            fmt::format("a list of {} numbers unrolls to more than {} states in one lexeme (nfa_states_max); "
+                        "shorten it, or give bounds",
+                        facts.values->size(), options_.limits.nfa_states_max),
+            "", "enum");
+        return nullptr;
+      }
       for (const Decimal& v : *facts.values)
         spellings.push_back(options_.plain_numbers && v.is_integer() ? Digits(v.ToString()) : Spellings(v));
       auto dfa = CharDfa::Create({Regex::Alternate(std::move(spellings))}, CharDfa::Mode::kFull, options_.limits);
@@ -189,8 +194,9 @@ void SchemaEmitter::PlanString(const StringFacts& facts, Plan& plan) {
     if (known->second != kUnbounded) plan.scalars.push_back(known->second);
     return;
   }
-  AddMachine(std::make_unique<StringMachine>(TextSpecOf(facts), StringMachine::Form::kJson, options_.limits), key,
-             plan);
+  AddMachine(
+      std::make_unique<StringMachine>(TextSpecOf(facts, options_.limits), StringMachine::Form::kJson, options_.limits),
+      key, plan);
 }
 
 bool SchemaEmitter::FiniteValues(GoalId goal, std::vector<JsonValue>& out) {
@@ -343,7 +349,7 @@ bool SchemaEmitter::NameFacets(const ObjectFacts& facts, ObjectPlan& object, std
     }
   }
   if (options.size() == 1 && !options[0].values) {
-    object.key = TextSpecOf(options[0]);
+    object.key = TextSpecOf(options[0], options_.limits);
     return true;
   }
   for (const StringFacts& option : options) {
@@ -443,7 +449,7 @@ bool SchemaEmitter::PlanNames(const ObjectFacts& facts, ObjectPlan& object) {
   if (!is_finite && (facets || !object.key.parts.empty()) && !object.other_goals.empty()) {
     // Perhaps only a few undeclared names exist.
     TextSpec spec = object.key;
-    spec.names = std::make_shared<NameTrie>(object.names);
+    spec.names = std::make_shared<NameTrie>(object.names, options_.limits);
     spec.name_allowed.assign(object.names.size(), false);
     for (std::size_t i = 0; i < object.observed.size(); ++i)
       spec.other_labels[object.observed[i]] = static_cast<int>(i);
@@ -595,7 +601,10 @@ bool SchemaEmitter::Satisfied(const ArrayPlan& array) const {
 
 RuleId SchemaEmitter::RuleOf(GoalId goal) {
   const auto [it, fresh] = rules_.try_emplace(goal, 0);
-  if (fresh) it->second = program_.AddRule();
+  if (fresh) {
+    it->second = program_.AddRule();
+    to_emit_.push_back(goal);
+  }
   return it->second;
 }
 
@@ -639,7 +648,7 @@ ObjectSpec SchemaEmitter::BuildObject(const ObjectPlan& object, StringMachine::F
     spec.name_rules.push_back(rule.value_or(0));
   }
   TextSpec key = object.key;
-  key.names = std::make_shared<NameTrie>(object.names);
+  key.names = std::make_shared<NameTrie>(object.names, options_.limits);
   key.name_allowed = spec.allowed;
   for (std::size_t i = 0; i < object.observed.size(); ++i) {
     const auto rule = rule_of(object.other_goals[i]);
@@ -733,14 +742,9 @@ bool SchemaEmitter::Run(const std::vector<GoalId>& goals, std::vector<RuleId>& r
   end_ = program_.AddNode({});
   for (const GoalId goal : goals) rules.push_back(satisfiable(goal) ? RuleOf(goal) : 0);
   // Rules are emitted as others come to name them.
-  std::set<GoalId> done;
-  for (bool more = true; more;) {
-    more = false;
-    for (const auto& [goal, rule] : std::map<GoalId, RuleId>(rules_)) {
-      if (!done.insert(goal).second) continue;
-      program_.SetRule(rule, EmitScalars(plans_[goal]));
-      more = true;
-    }
+  for (; !to_emit_.empty() && expander_.ok(); to_emit_.pop_front()) {
+    const GoalId goal = to_emit_.front();
+    program_.SetRule(rules_[goal], EmitScalars(plans_[goal]));
   }
   return expander_.ok();
 }
@@ -749,7 +753,7 @@ std::vector<TextSpec> SchemaEmitter::StringsOf(GoalId goal) {
   std::vector<TextSpec> out;
   if (goal == kNothing) return out;
   for (const Branch& branch : expander_.Expand(goal)) {
-    if ((branch.types & kTypeString) != 0) out.push_back(TextSpecOf(branch.string));
+    if ((branch.types & kTypeString) != 0) out.push_back(TextSpecOf(branch.string, options_.limits));
   }
   return out;
 }

@@ -100,10 +100,11 @@ class SchemaEmitter {
   std::map<GoalId, Plan> plans_;
   std::deque<GoalId> todo_;
   std::map<GoalId, RuleId> rules_;
+  std::deque<GoalId> to_emit_;                     // have a rule that has no body yet
   std::map<std::string, std::uint32_t> machines_;  // by facts; kUnbounded for those that match nothing
   NodeId end_ = 0;
 };
 
-[[nodiscard]] TextSpec TextSpecOf(const StringFacts& facts);
+[[nodiscard]] TextSpec TextSpecOf(const StringFacts& facts, const Limits& limits);
 
 }  // namespace galley::grammar

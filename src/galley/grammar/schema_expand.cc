@@ -97,7 +97,7 @@ constexpr std::array kKeywords = {
 }  // namespace
 
 SchemaExpander::SchemaExpander(const JsonValue& root, const CompileOptions& options)
-    : options_(options), document_(root) {
+    : options_(options), meter_(options_.limits.MeterOrNew()), document_(root, meter_) {
   goals_.push_back({});  // kAnything
   goals_.push_back({});  // kNothing, never looked up by its literals
   goal_ids_.emplace(std::vector<Literal>{}, kAnything);
@@ -107,16 +107,28 @@ SchemaExpander::SchemaExpander(const JsonValue& root, const CompileOptions& opti
 
 void SchemaExpander::Fail(CompileCode code, std::string message, std::string pointer, std::string keyword,
                           std::optional<std::uint64_t> position) {
-  if (ok()) error_ = CompileError{code, std::move(message), std::move(pointer), std::move(keyword), position};
+  if (!error_) error_ = CompileError{code, std::move(message), std::move(pointer), std::move(keyword), position};
+}
+
+void SchemaExpander::FailByLimit() {
+  Fail(CompileCode::kTooComplex, options_.limits.Reached(*meter_, "schema"), "");
 }
 
 bool SchemaExpander::Spend(std::uint64_t steps) {
-  steps_ += steps;
-  if (steps_ > options_.limits.steps_max) {
-    Fail(CompileCode::kTooComplex,
-         fmt::format("schema needs more than the {} steps allowed to compile it", options_.limits.steps_max), "");
-  }
+  meter_->Step(steps);
   return ok();
+}
+
+bool SchemaExpander::Hold(std::uint64_t bytes) {
+  meter_->Hold(bytes);
+  return ok();
+}
+
+std::size_t SchemaExpander::HoldBranches(const Branches& branches) {
+  std::size_t bytes = 0;
+  for (const Branch& branch : branches) bytes += branch.bytes();
+  Hold(bytes);
+  return bytes;
 }
 
 GoalId SchemaExpander::Goal(std::vector<Literal> literals) {
@@ -174,6 +186,7 @@ GoalId SchemaExpander::ConstGoal(const JsonValue& value) {
 }
 
 GoalId SchemaExpander::ChildGoal(SchemaId parent, const JsonValue& value, std::string_view path, bool negated) {
+  if (!ok()) return kAnything;
   if (!value.is(Type::kObject) && !value.is(Type::kBool)) {
     const std::string pointer = document_.schema(parent).pointer + std::string(path);
     std::string keyword(path.substr(1));
@@ -196,6 +209,7 @@ const Branches& SchemaExpander::Expand(GoalId goal) {
     probed_.push_back(std::move(out));
     return probed_.back();
   }
+  HoldBranches(out);
   auto& filled = expanded_[goal];
   filled = std::make_unique<Branches>(std::move(out));
   return *filled;
@@ -204,12 +218,24 @@ const Branches& SchemaExpander::Expand(GoalId goal) {
 Branches SchemaExpander::Product(const Branches& a, const Branches& b) {
   Branches out;
   if (!Spend(20 * a.size() * b.size() + 1)) return out;
+  std::vector<std::size_t> weights;
+  for (const Branch& y : b) weights.push_back(y.bytes());
+  std::size_t bytes = 0;  // of `out`
   for (const Branch& x : a) {
-    for (const Branch& y : b) {
+    const std::size_t weight = x.bytes();
+    for (std::size_t i = 0; i < b.size(); ++i) {
+      const Branch& y = b[i];
+      // What branches hold is copied and compared.
+      if (!Spend((weight + weights[i]) / 32)) return {};
       Branch both = x;
       both.Conjoin(y);
       if (!both.Settle()) continue;
+      bytes += both.bytes();
       out.push_back(std::move(both));
+      if (meter_->bytes() + bytes > meter_->bytes_max()) {
+        meter_->Hold(bytes);
+        return {};
+      }
       if (out.size() > options_.limits.branches_max) {
         Fail(CompileCode::kTooComplex,
              fmt::format("a schema has more than {} alternatives after expansion", options_.limits.branches_max), "");
@@ -223,7 +249,10 @@ Branches SchemaExpander::Product(const Branches& a, const Branches& b) {
 Branches SchemaExpander::ExpandLiteral(const Literal& literal, bool track) {
   if (!ok()) return {};
   const auto cached = literal_cache_.find({literal, track});
-  if (cached != literal_cache_.end()) return cached->second;
+  if (cached != literal_cache_.end()) {
+    for (const Branch& branch : cached->second) meter_->Step(branch.bytes() / 64);
+    return cached->second;
+  }
   const SubSchema schema = document_.schema(literal.schema);
   if (open_.count(literal) > 0 && probing_ > 0) {
     tainted_ = true;
@@ -255,7 +284,10 @@ Branches SchemaExpander::ExpandLiteral(const Literal& literal, bool track) {
   open_.erase(literal);
   std::erase_if(out, [](Branch& branch) { return !branch.Settle(); });
   Spend(out.size() + 5);
-  if (!tainted_) literal_cache_[{literal, track}] = out;
+  if (!tainted_) {
+    HoldBranches(out);
+    literal_cache_[{literal, track}] = out;
+  }
   return out;
 }
 

@@ -22,8 +22,13 @@ class SchemaExpander {
  public:
   SchemaExpander(const JsonValue& root, const CompileOptions& options);
 
-  [[nodiscard]] bool ok() const { return !error_.has_value(); }
+  // False once something failed or a limit was reached, which error() then says.
+  [[nodiscard]] bool ok() {
+    if (!error_ && meter_->tripped()) FailByLimit();
+    return !error_.has_value();
+  }
   [[nodiscard]] CompileError& error() { return *error_; }
+  [[nodiscard]] const Limits& limits() const { return options_.limits; }
   [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
 
   [[nodiscard]] GoalId root_goal() { return Goal({{document_.root(), false}}); }
@@ -43,6 +48,8 @@ class SchemaExpander {
   [[nodiscard]] std::string PointerOf(GoalId goal) const;
   // Counts work against the limit.
   bool Spend(std::uint64_t steps);
+  // The same for memory that stays taken while the schema is compiled.
+  bool Hold(std::uint64_t bytes);
   void Fail(CompileCode code, std::string message, std::string pointer, std::string keyword = "",
             std::optional<std::uint64_t> position = std::nullopt);
   // A compiled pattern, searched; equal patterns are one object.
@@ -95,7 +102,11 @@ class SchemaExpander {
                           std::string_view what);
   [[nodiscard]] Branches One(Branch branch) const { return {std::move(branch)}; }
 
+  void FailByLimit();
+  std::size_t HoldBranches(const Branches& branches);
+
   CompileOptions options_;
+  std::shared_ptr<Meter> meter_;
   SchemaDocument document_;
   std::optional<CompileError> error_;
   std::vector<std::string> warnings_;
@@ -109,7 +120,6 @@ class SchemaExpander {
   std::deque<Branches> probed_;
   int probing_ = 0;       // inside a question whose answer may be "perhaps"
   bool tainted_ = false;  // such an answer was given, so results are not kept
-  std::uint64_t steps_ = 0;
   int depth_ = 0;
 };
 

@@ -26,8 +26,16 @@ int HexValue(std::uint8_t byte) {
 }  // namespace
 
 StringMachine::StringMachine(TextSpec spec, Form form, const Limits& limits)
-    : text_(std::move(spec), limits), form_(form), states_max_(limits.dfa_states_max) {
+    : Machine(limits), text_(std::move(spec), limits), form_(form), states_max_(limits.dfa_states_max) {
   places_.push_back({Mode::kClosed, 0, 0, 0});  // kDead
+}
+
+void StringMachine::Reset() {
+  Machine::Reset();
+  text_.Reset();
+  chains_ = {};
+  places_.assign(1, {Mode::kClosed, 0, 0, 0});
+  ids_.clear();
 }
 
 Machine::State StringMachine::Intern(Mode mode, std::uint32_t text, std::uint8_t left, std::uint32_t value) {
@@ -38,14 +46,14 @@ Machine::State StringMachine::Intern(Mode mode, std::uint32_t text, std::uint8_t
     if (p.mode == mode && p.left == left && p.text == text && p.value == value) return s;
   }
   if (places_.size() >= states_max_) {
-    overflowed_ = true;
+    meter_->Trip(Meter::Limit::kStates);
     return kDead;
   }
   int label = kNoLabel;
   if (mode == Mode::kClosed) label = static_cast<int>(value);
   if (mode == Mode::kBody && form_ == Form::kRaw) label = text_.Label(text);
   places_.push_back({mode, left, text, value});
-  bytes_ += sizeof(Place) + 48;
+  Grow(sizeof(Place) + 48);
   bucket.push_back(AddState(label, mode == Mode::kClosed));
   return bucket.back();
 }

@@ -25,7 +25,7 @@ class StringMachine final : public Machine {
   [[nodiscard]] bool has_plain_body() const override { return form_ == Form::kJson; }
   [[nodiscard]] std::optional<Alphabet> stays(State state,
                                               const std::array<std::uint32_t, kAlphabets>& lengths) override;
-  [[nodiscard]] bool overflowed() const override { return text_.overflowed() || overflowed_; }
+  void Reset() override;
   [[nodiscard]] std::size_t bytes() const override { return bytes_ + text_.bytes(); }
   [[nodiscard]] TextAutomaton& text() { return text_; }
 
@@ -70,7 +70,6 @@ class StringMachine final : public Machine {
   std::uint32_t states_max_;
   std::vector<Place> places_;
   std::unordered_map<std::uint64_t, std::vector<State>> ids_;
-  bool overflowed_ = false;
 };
 
 }  // namespace galley::grammar

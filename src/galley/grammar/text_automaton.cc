@@ -14,7 +14,18 @@ constexpr std::uint32_t kUnknown = 0xFFFFFFFF;
 
 }  // namespace
 
-NameTrie::NameTrie(const std::vector<std::string>& names) : count_(names.size()) {
+NameTrie::NameTrie(const std::vector<std::string>& names, const Limits& limits) : count_(names.size()) {
+  constexpr std::size_t kNodeBytes = sizeof(Node) + 48;  // with what its lists take at least
+  nodes_.emplace_back();
+  const std::shared_ptr<Meter> meter = limits.MeterOrNew();
+  std::size_t characters = 0;
+  for (const std::string& name : names) characters += name.size();
+  meter->Step(4 * characters);
+  const auto fits = [&](std::size_t bytes) {
+    if (meter->bytes() + bytes > meter->bytes_max()) meter->Trip(Meter::Limit::kBytes);
+    return !meter->tripped();
+  };
+  if (!fits(8 * characters)) return;
   std::vector<std::vector<std::uint32_t>> decoded;
   std::set<std::uint32_t> chars;
   for (const std::string& name : names) {
@@ -24,8 +35,11 @@ NameTrie::NameTrie(const std::vector<std::string>& names) : count_(names.size())
   std::vector<CodePointSet> sets;
   for (const std::uint32_t c : chars) sets.push_back(CodePointSet::Single(c));
   classes_ = CharClasses::OfSets(sets);
-  nodes_.emplace_back();
-  for (std::size_t i = 0; i < decoded.size(); ++i) {
+  std::size_t counted = 0;
+  for (std::size_t i = 0; i < decoded.size() && !meter->tripped(); ++i) {
+    meter->Hold(4 * decoded[i].size() + (nodes_.size() - counted) * kNodeBytes);
+    counted = nodes_.size();
+    if (!fits(decoded[i].size() * kNodeBytes)) return;
     std::uint32_t node = 0;
     nodes_[0].below.push_back(static_cast<std::uint32_t>(i));
     for (const std::uint32_t c : decoded[i]) {
@@ -63,12 +77,16 @@ std::size_t TextAutomaton::KeyHash::operator()(const std::vector<std::uint32_t>&
 }
 
 TextAutomaton::TextAutomaton(TextSpec spec, const Limits& limits)
-    : spec_(std::move(spec)), states_max_(limits.dfa_states_max) {
+    : spec_(std::move(spec)), meter_(limits.MeterOrNew()), states_max_(limits.dfa_states_max) {
   std::vector<const CharClasses*> parts;
   for (const TextSpec::Part& part : spec_.parts) parts.push_back(&part.dfa->classes());
   if (spec_.names) parts.push_back(&spec_.names->classes());
   if (!parts.empty()) classes_ = CharClasses::Refine(parts, maps_);
   count_cap_ = spec_.length_max == kUnbounded ? spec_.length_min : spec_.length_max + 1;
+  Begin();
+}
+
+void TextAutomaton::Begin() {
   contexts_.emplace_back();
   context_ids_.emplace(NameContext{}, 0);
   states_.push_back({0, NameTrie::kOff, 0, kNoLabel, Life::kDead});
@@ -76,11 +94,29 @@ TextAutomaton::TextAutomaton(TextSpec spec, const Limits& limits)
   rows_.emplace_back();
 }
 
+void TextAutomaton::Reset() {
+  for (const TextSpec::Part& part : spec_.parts) part.dfa->Reset();
+  contexts_.clear();
+  context_ids_.clear();
+  ids_.clear();
+  states_.clear();
+  part_states_.clear();
+  rows_.clear();
+  bytes_ = 0;
+  Begin();
+}
+
+std::size_t TextAutomaton::bytes() const {
+  std::size_t out = bytes_ + (spec_.names != nullptr ? spec_.names->bytes() : 0);
+  for (const TextSpec::Part& part : spec_.parts) out += part.dfa->bytes();
+  return out;
+}
+
 std::uint32_t TextAutomaton::InternContext(const NameContext& context) {
   const auto [it, fresh] = context_ids_.try_emplace(context, static_cast<std::uint32_t>(contexts_.size()));
   if (fresh) {
     contexts_.push_back(context);
-    bytes_ += 96 + context.excluded.size() * 4;
+    Grow(96 + context.excluded.size() * 4);
   }
   return it->second;
 }
@@ -101,10 +137,10 @@ bool TextAutomaton::NameBelow(const Info& info) const {
   return false;
 }
 
-// The label of a spec with one pattern is the pattern's, so that separators can tell which of their options matched.
-int TextAutomaton::LoneLabel(std::uint32_t part) const {
-  const TextSpec::Part& only = spec_.parts[0];
-  return only.sense == TextSpec::Sense::kMust ? only.dfa->Label(part) : 0;
+// The label of a spec without names is its first pattern's, so that separators can tell which of their options matched.
+int TextAutomaton::FirstLabel(const std::uint32_t* parts) const {
+  if (spec_.parts.empty() || spec_.parts[0].sense != TextSpec::Sense::kMust) return 0;
+  return spec_.parts[0].dfa->Label(parts[0]);
 }
 
 int TextAutomaton::ComputeLabel(const Info& info, const std::uint32_t* parts) const {
@@ -132,7 +168,7 @@ int TextAutomaton::ComputeLabel(const Info& info, const std::uint32_t* parts) co
         break;
     }
   }
-  if (!spec_.names) return spec_.parts.size() == 1 && observed == 0 ? LoneLabel(parts[0]) : 0;
+  if (!spec_.names) return FirstLabel(parts);
   const auto it = spec_.other_labels.find(observed);
   return it == spec_.other_labels.end() ? kNoLabel : static_cast<int>(spec_.names->size()) + it->second;
 }
@@ -145,7 +181,7 @@ TextAutomaton::State TextAutomaton::Intern(std::uint32_t context, std::uint32_t 
   const auto found = ids_.find(key);
   if (found != ids_.end()) return found->second;
   if (states_.size() >= states_max_) {
-    overflowed_ = true;
+    meter_->Trip(Meter::Limit::kStates);
     return kDead;
   }
   const auto id = static_cast<State>(states_.size());
@@ -159,7 +195,7 @@ TextAutomaton::State TextAutomaton::Intern(std::uint32_t context, std::uint32_t 
   states_.push_back(info);
   part_states_.insert(part_states_.end(), parts.begin(), parts.end());
   rows_.emplace_back();
-  bytes_ += 120 + parts.size() * 8;
+  Grow(120 + parts.size() * 8);
   return id;
 }
 
@@ -173,9 +209,11 @@ TextAutomaton::State TextAutomaton::Start(std::uint32_t context) {
 TextAutomaton::State TextAutomaton::RawStep(State state, std::uint32_t char_class) {
   if (rows_[state].empty()) {
     rows_[state].assign(classes_.count(), kUnknown);
-    bytes_ += classes_.count() * sizeof(State);
+    Grow(classes_.count() * sizeof(State));
   }
   if (rows_[state][char_class] != kUnknown) return rows_[state][char_class];
+  meter_->Step(1);
+  if (meter_->tripped()) return kDead;
   if (!Writable(char_class)) return rows_[state][char_class] = kDead;
   const Info info = states_[state];
   const std::size_t n = spec_.parts.size();
@@ -186,7 +224,6 @@ TextAutomaton::State TextAutomaton::RawStep(State state, std::uint32_t char_clas
     CharDfa& dfa = *spec_.parts[i].dfa;
     const std::uint32_t before = part_states_[state * n + i];
     parts[i] = before == CharDfa::kDead ? CharDfa::kDead : dfa.Step(before, maps_[i][char_class]);
-    overflowed_ = overflowed_ || dfa.overflowed();
     if (spec_.parts[i].sense == TextSpec::Sense::kMust) possible = parts[i] != CharDfa::kDead;
     if (spec_.parts[i].sense == TextSpec::Sense::kMustNot) possible = !dfa.universal(parts[i]);
   }

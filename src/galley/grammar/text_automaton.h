@@ -21,7 +21,8 @@ class NameTrie {
   static constexpr std::uint32_t kOff = 0xFFFFFFFF;  // no name continues this way
   static constexpr std::uint32_t kNone = 0xFFFFFFFF;
 
-  explicit NameTrie(const std::vector<std::string>& names);
+  // Too many characters trip the meter of `limits`.
+  NameTrie(const std::vector<std::string>& names, const Limits& limits);
 
   [[nodiscard]] const CharClasses& classes() const { return classes_; }
   [[nodiscard]] std::uint32_t Step(std::uint32_t node, std::uint32_t char_class) const;
@@ -40,7 +41,6 @@ class NameTrie {
   };
   std::vector<Node> nodes_;
   CharClasses classes_;
-  std::vector<bool> writable_;  // by class, once it is asked for
   std::size_t count_ = 0;
 };
 
@@ -85,7 +85,10 @@ class TextAutomaton {
   [[nodiscard]] State Step(State state, std::uint32_t char_class);
   // Name index, or name count + other label, or kNoLabel where the text so far is not accepted.
   [[nodiscard]] int Label(State state) const { return states_[state].label; }
-  [[nodiscard]] bool overflowed() const { return overflowed_; }
+  // A limit was reached; answers since then are not to be trusted.
+  [[nodiscard]] bool overflowed() const { return meter_->tripped(); }
+  // Forgets every state and context.
+  void Reset();
   [[nodiscard]] const TextSpec& spec() const { return spec_; }
   // Where no pattern and no name can matter any more, only the number of code points: the label of a text of fitting
   // length; kNoLabel elsewhere. `count` is how many were read, saturating at length_min when there is no maximum.
@@ -95,7 +98,8 @@ class TextAutomaton {
   [[nodiscard]] bool AnyLive(State state, std::uint32_t first, std::uint32_t last);
   // The one state that all of first..last lead to, when there is one.
   [[nodiscard]] bool Uniform(State state, std::uint32_t first, std::uint32_t last, State& target);
-  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+  // With the patterns, which other automata may share.
+  [[nodiscard]] std::size_t bytes() const;
   // Accepted undeclared texts, when there are at most `limit`: false when there are more or the search is too long.
   [[nodiscard]] bool EnumerateOthers(std::size_t limit, std::vector<std::string>& out);
   // Whether the text of a name satisfies parts and length (its own allowance aside), and which kObserve parts match.
@@ -118,12 +122,18 @@ class TextAutomaton {
   State Intern(std::uint32_t context, std::uint32_t node, std::uint32_t count, const std::vector<std::uint32_t>& parts);
   State RawStep(State state, std::uint32_t char_class);
   [[nodiscard]] int ComputeLabel(const Info& info, const std::uint32_t* parts) const;
-  [[nodiscard]] int LoneLabel(std::uint32_t part) const;
+  [[nodiscard]] int FirstLabel(const std::uint32_t* parts) const;
   // False for classes of nothing but lone surrogates, which no text in UTF-8 holds.
   bool Writable(std::uint32_t char_class);
   bool IsLive(State state);
+  void Begin();
+  void Grow(std::size_t bytes) {
+    bytes_ += bytes;
+    meter_->Hold(bytes);
+  }
 
   TextSpec spec_;
+  std::shared_ptr<Meter> meter_;
   std::uint32_t states_max_;
   CharClasses classes_;
   std::vector<bool> writable_;                    // by class, once it is asked for
@@ -138,7 +148,6 @@ class TextAutomaton {
   std::vector<Info> states_;
   std::vector<std::uint32_t> part_states_;  // states × parts
   std::vector<std::vector<State>> rows_;    // raw successors
-  bool overflowed_ = false;
   std::size_t bytes_ = 0;
 };
 

@@ -43,6 +43,7 @@ struct InspectReport {
   std::int64_t files = 0;  // tensor files that could be read, with what they hold
   std::int64_t file_bytes = 0;
   std::int64_t tensors = 0;
+  std::string weights_digest;   // of every byte of those files, in hex; empty: not asked for
   std::vector<Error> problems;  // empty: Checkpoint::Open succeeds
 
   [[nodiscard]] bool ok() const { return problems.empty(); }

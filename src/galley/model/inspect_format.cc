@@ -230,6 +230,7 @@ std::string ToText(const InspectReport& report) {
                   count == 0 ? std::string("complete") : fmt::format("{} problem{}", count, count == 1 ? "" : "s")));
   if (!report.config_files.empty()) text.Row("config", fmt::format("{}", fmt::join(report.config_files, ", ")));
   text.Row("files", fmt::format("{}, {}, {} tensors", report.files, Bytes(report.file_bytes), report.tensors));
+  if (!report.weights_digest.empty()) text.Row("digest", report.weights_digest);
   if (count > 0) {
     text.Heading("Problems");
     for (const Error& problem : report.problems) text.Line("  - " + problem.ToString());
@@ -264,6 +265,7 @@ std::string ToJson(const InspectReport& report) {
   strings("config_files", report.config_files);
   strings("unknown_fields", report.unknown_fields);
   json.Key("files").Int(report.files).Key("file_bytes").Int(report.file_bytes).Key("tensors").Int(report.tensors);
+  if (!report.weights_digest.empty()) json.Key("weights_digest").String(report.weights_digest);
   if (report.config) {
     json.Key("config");
     WriteConfigJson(json, *report.config);

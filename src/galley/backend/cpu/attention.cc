@@ -10,19 +10,33 @@
 namespace galley::backend::cpu {
 namespace {
 
-// A row's list of places as the kernel takes it.
-struct PlaceList {
-  const std::uint8_t** codes;
-  const std::uint8_t** scales;
-  std::size_t window_rows = 0, window_places = 0, entries = 0;
-
-  void AddRecord(const std::uint8_t* record, int head_dim) {
-    codes[window_rows] = record;
-    scales[window_rows++] = record + head_dim;
-  }
-};
+constexpr int kRowsTogether = 8;  // rows of a sequence that one task attends for: their windows are decoded once
 
 }  // namespace
+
+// What a task of attention attends for, as the kernel takes it.
+struct CpuBackend::PlaceList {
+  const std::uint8_t** window;
+  std::size_t window_records = 0;
+  AttendRow* row;
+  const std::uint8_t** codes;  // of the entries of all rows, with room for entries_max each
+  const std::uint8_t** scales;
+};
+
+// Rows in a row of the step, each a task of its own.
+struct CpuBackend::AttentionTasks {
+  struct Task {
+    std::int32_t row = 0, rows = 0;
+  };
+  const Task* task = nullptr;
+  int count = 0;
+  int shared = 1;  // > 1: tasks have so many rows, which attend to the same places, so they are more heads of one row
+  // Room is made for the longest lists that the model can have, so that it does not grow as sequences do.
+  std::size_t window_max = 0;   // window records of a task
+  std::size_t entries_max = 0;  // of a row
+  double keys = 0;              // about as many does a row of this step have
+  BFloat16* unrotated = nullptr;
+};
 
 void CpuBackend::AttnIn(const AttnInArgs& args) {
   memory_.Reset();
@@ -63,115 +77,157 @@ void CpuBackend::AttnIn(const AttnInArgs& args) {
 }
 
 template <typename Args, typename Places>
-void CpuBackend::RunAttention(const Args& args, int shared, BFloat16* unrotated, std::size_t places_max,
-                              const Places& places) {
-  const int rows = args.step.rows;
+void CpuBackend::RunAttention(const Args& args, const AttentionTasks& tasks, const Places& places) {
   const auto heads = static_cast<std::size_t>(args.heads), head_dim = static_cast<std::size_t>(args.head_dim);
   const float* rope = RopeValues(args.rope, args.step);
-  // Rows that share a list are so many more heads of one.
-  const int units = rows / shared, unit_heads = shared * args.heads;
+  const int unit_heads = tasks.shared * args.heads;
   const float* sinks = args.sink;
-  if (shared > 1) {
+  if (tasks.shared > 1) {
     auto* repeated = memory_.Take<float>(static_cast<std::size_t>(unit_heads));
     for (std::size_t i = 0; i < static_cast<std::size_t>(unit_heads); ++i) repeated[i] = args.sink[i % heads];
     sinks = repeated;
   }
   // Heads of a task share the decoding of records, so there are no more tasks than keep everybody busy.
-  const int wanted = CeilDiv((shared > 1 ? 1 : 2) * team_.threads(), units);
+  const int wanted = CeilDiv(team_.threads(), std::max(tasks.count, 1));
   const int group = std::min(unit_heads, CeilDiv(CeilDiv(unit_heads, wanted), 4) * 4);
   const int groups = CeilDiv(unit_heads, group);
-  const std::size_t list_bytes = (places_max * sizeof(void*) + 63) / 64 * 64;
-  worker_memory_.Reserve(2 * list_bytes + AttendScratchBytes(group, args.head_dim));
-  const double cost = static_cast<double>(rows) * args.heads * args.head_dim * static_cast<double>(places_max);
-  team_.Run(std::int64_t{units} * groups, cost, [&](std::int64_t task, int worker) {
-    const auto t = static_cast<std::size_t>(task / groups) * static_cast<std::size_t>(shared);
-    const auto first = static_cast<std::size_t>(task % groups) * static_cast<std::size_t>(group);
+  const std::size_t window_bytes = (tasks.window_max * sizeof(void*) + 63) / 64 * 64;
+  const std::size_t entry_bytes = (kRowsTogether * tasks.entries_max * sizeof(void*) + 63) / 64 * 64;
+  constexpr std::size_t kRowBytes = (kRowsTogether * sizeof(AttendRow) + 63) / 64 * 64;
+  worker_memory_.Reserve(window_bytes + 2 * entry_bytes + kRowBytes +
+                         AttendScratchBytes(unit_heads, args.head_dim, tasks.window_max));
+  const double cost = static_cast<double>(args.step.rows) * args.heads * args.head_dim * tasks.keys;
+  team_.Run(std::int64_t{tasks.count} * groups, cost, [&](std::int64_t number, int worker) {
+    const AttentionTasks::Task& task = tasks.task[number / groups];
+    const auto first = static_cast<std::size_t>(number % groups) * static_cast<std::size_t>(group);
     const std::size_t count = std::min(static_cast<std::size_t>(unit_heads) - first, static_cast<std::size_t>(group));
     std::byte* scratch = worker_memory_.of(worker);
-    PlaceList list{reinterpret_cast<const std::uint8_t**>(scratch),
-                   reinterpret_cast<const std::uint8_t**>(scratch + list_bytes)};
-    places(static_cast<int>(t), list);
-    const std::size_t at = (t * heads + first) * head_dim;
+    PlaceList list{.window = reinterpret_cast<const std::uint8_t**>(scratch),
+                   .row = reinterpret_cast<AttendRow*>(scratch + window_bytes + 2 * entry_bytes),
+                   .codes = reinterpret_cast<const std::uint8_t**>(scratch + window_bytes),
+                   .scales = reinterpret_cast<const std::uint8_t**>(scratch + window_bytes + entry_bytes)};
+    places(task, list);
+    const std::size_t row_stride = heads * head_dim;
+    const std::size_t at = static_cast<std::size_t>(task.row) * row_stride + first * head_dim;
+    const int rows = tasks.shared > 1 ? 1 : task.rows;
     kernels_.attend({.q = args.q + at,
+                     .rows = rows,
+                     .row = list.row,
+                     .row_stride = row_stride,
                      .heads = static_cast<int>(count),
                      .head_dim = args.head_dim,
                      .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(args.head_dim))),
                      .sink = sinks + first,
-                     .window_rows = list.window_rows,
-                     .window_places = list.window_places,
-                     .entries = list.entries,
-                     .codes = list.codes,
-                     .scales = list.scales,
+                     .window = list.window,
+                     .window_records = list.window_records,
                      .out = args.out + at,
-                     .scratch = scratch + 2 * list_bytes});
-    if (unrotated != nullptr) std::copy_n(args.out + at, count * head_dim, unrotated + at);
-    for (std::size_t head = 0; head < count; ++head) {
-      RotateTail(args.out + at + head * head_dim, head_dim,
-                 rope + (t + (first + head) / heads) * static_cast<std::size_t>(args.rope.dims), args.rope.dims, -1.0f);
+                     .scratch = scratch + window_bytes + 2 * entry_bytes + kRowBytes});
+    for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) {
+      BFloat16* out = args.out + at + r * row_stride;
+      if (tasks.unrotated != nullptr) std::copy_n(out, count * head_dim, tasks.unrotated + at + r * row_stride);
+      for (std::size_t head = 0; head < count; ++head) {
+        const std::size_t row = static_cast<std::size_t>(task.row) + r + (first + head) / heads;
+        RotateTail(out + head * head_dim, head_dim, rope + row * static_cast<std::size_t>(args.rope.dims),
+                   args.rope.dims, -1.0f);
+      }
     }
   });
 }
 
 void CpuBackend::Attention(const AttentionArgs& args) {
   memory_.Reset();
-  const auto places_of = [&args](int t, PlaceList& list) {
-    const SequenceEntry& sequence = args.step.sequence_of(t);
-    const Position p = args.step.positions[t];
-    const Position floor = args.decoder_floor ? sequence.decoder_floor : sequence.encoder_floor;
-    for (Position position = std::max<Position>(floor, p - args.window_size + 1); position <= p; ++position) {
-      list.AddRecord(position >= sequence.start
-                         ? args.window + static_cast<std::size_t>(sequence.first_row + position - sequence.start) *
-                                             args.ring.row_bytes
-                         : reinterpret_cast<const std::uint8_t*>(args.ring.At(sequence.slot, position)),
-                     args.head_dim);
-    }
-    list.window_places =
-        static_cast<std::size_t>(std::min<Position>(args.window_size, std::max<Position>(args.window_places, p + 1)));
-    if (args.list == nullptr) return;
-    const std::int32_t* entries = args.list + static_cast<std::int64_t>(t) * args.topk;
-    for (; static_cast<int>(list.entries) < args.topk && entries[list.entries] != -1; ++list.entries) {
-      const HistoryEntry entry = EntryAt(args.slab, args.step.blocks + sequence.block_offset, entries[list.entries]);
-      list.codes[list.window_rows + list.entries] = entry.latent;
-      list.scales[list.window_rows + list.entries] = entry.latent_scales;
-    }
-  };
-  // Lists end where rows do: a window longer than the sequence, or fewer entries than the list has places, cost
-  // nothing.
+  const std::span<const SequenceEntry> sequences(args.step.table, static_cast<std::size_t>(args.step.sequences));
   Position longest = 0;
   for (int t = 0; t < args.step.rows; ++t) longest = std::max<Position>(longest, args.step.positions[t] + 1);
-  const auto window = static_cast<std::size_t>(std::min<Position>(args.window_size, longest));
-  const auto entries =
-      args.list == nullptr ? 0 : static_cast<std::size_t>(std::min<Position>(args.topk, longest / args.slab.ratio));
-  RunAttention(args, 1, args.unrotated_copy, window + entries, places_of);
+  const int together = std::clamp(CeilDiv(args.step.rows, team_.threads()), 1, kRowsTogether);
+  auto* task = memory_.Take<AttentionTasks::Task>(static_cast<std::size_t>(args.step.rows));
+  int count = 0;
+  for (const SequenceEntry& sequence : sequences) {
+    for (std::int32_t done = 0; done < sequence.rows; done += together)
+      task[count++] = {.row = sequence.first_row + done, .rows = std::min(together, sequence.rows - done)};
+  }
+  const auto places_of = [&args](const AttentionTasks::Task& rows, PlaceList& list) {
+    const SequenceEntry& sequence = args.step.sequence_of(rows.row);
+    const Position floor = args.decoder_floor ? sequence.decoder_floor : sequence.encoder_floor;
+    const auto begin_of = [&](Position p) { return std::max<Position>(floor, p - args.window_size + 1); };
+    const Position begin = begin_of(args.step.positions[rows.row]);
+    const Position end = args.step.positions[rows.row + rows.rows - 1] + 1;
+    for (Position position = begin; position < end; ++position) {
+      list.window[list.window_records++] =
+          position >= sequence.start
+              ? args.window +
+                    static_cast<std::size_t>(sequence.first_row + position - sequence.start) * args.ring.row_bytes
+              : reinterpret_cast<const std::uint8_t*>(args.ring.At(sequence.slot, position));
+    }
+    std::size_t entries = 0;
+    for (int r = 0; r < rows.rows; ++r) {
+      const Position p = args.step.positions[rows.row + r];
+      AttendRow& row = list.row[r];
+      row = {.window_first = static_cast<std::size_t>(begin_of(p) - begin),
+             .window_rows = static_cast<std::size_t>(std::max<Position>(p + 1 - begin_of(p), 0)),
+             .window_places = static_cast<std::size_t>(
+                 std::min<Position>(args.window_size, std::max<Position>(args.window_places, p + 1))),
+             .codes = list.codes + entries,
+             .scales = list.scales + entries};
+      if (args.list == nullptr) continue;
+      const std::int32_t* chosen = args.list + static_cast<std::int64_t>(rows.row + r) * args.topk;
+      for (int i = 0; i < args.topk && chosen[i] != -1; ++i, ++row.entries, ++entries) {
+        const HistoryEntry entry = EntryAt(args.slab, args.step.blocks + sequence.block_offset, chosen[i]);
+        list.codes[entries] = entry.latent;
+        list.scales[entries] = entry.latent_scales;
+      }
+    }
+  };
+  const int entries = args.list == nullptr ? 0 : args.topk;
+  const Position keys = std::min<Position>(args.window_size, longest) +
+                        (entries == 0 ? 0 : std::min<Position>(entries, longest / args.slab.ratio));
+  RunAttention(args,
+               {.task = task,
+                .count = count,
+                .window_max = static_cast<std::size_t>(args.window_size + kRowsTogether - 1),
+                .entries_max = static_cast<std::size_t>(entries),
+                .keys = static_cast<double>(keys),
+                .unrotated = args.unrotated_copy},
+               places_of);
 }
 
 void CpuBackend::DraftAttention(const DraftAttentionArgs& args) {
   memory_.Reset();
-  const auto places_of = [&args](int t, PlaceList& list) {
-    const SequenceEntry& sequence = args.step.sequence_of(t);
+  const auto places_of = [&args](const AttentionTasks::Task& rows, PlaceList& list) {
+    const SequenceEntry& sequence = args.step.sequence_of(rows.row);
     const Position last = sequence.start - 1;  // newest committed position
     const Position committed = std::min<Position>(args.window_size, sequence.start);
     for (Position place = 0; place < committed; ++place) {
       // The official ring holds position p in slot p mod window_size, and its slots are read in order.
       const Position position = last - (last - place) % args.window_size;
       if (position < sequence.decoder_floor) continue;
-      list.AddRecord(reinterpret_cast<const std::uint8_t*>(args.ring.At(sequence.slot, position)), args.head_dim);
+      list.window[list.window_records++] = reinterpret_cast<const std::uint8_t*>(args.ring.At(sequence.slot, position));
     }
     for (std::int32_t row = sequence.first_row; row < sequence.first_row + sequence.rows; ++row) {
-      list.AddRecord(args.window + static_cast<std::size_t>(row) * args.ring.row_bytes, args.head_dim);
+      list.window[list.window_records++] = args.window + static_cast<std::size_t>(row) * args.ring.row_bytes;
     }
-    list.window_places = list.window_rows;
+    list.row[0] = {.window_rows = list.window_records, .window_places = list.window_records};
   };
-  std::int32_t longest = 0;
-  bool alike = true;  // blocks are, unless a test makes them otherwise
+  std::int32_t longest = 0, rows_max = 0;
+  bool alike = args.step.sequences > 0;  // blocks are, unless a test makes them otherwise
   for (int s = 0; s < args.step.sequences; ++s) {
     const SequenceEntry& sequence = args.step.table[s];
     longest = std::max(longest, std::min(args.window_size, sequence.start) + sequence.rows);
+    rows_max = std::max(rows_max, sequence.rows);
     alike = alike && sequence.rows == args.step.table[0].rows && sequence.first_row == s * sequence.rows;
   }
   // All rows of a block see the same places.
-  const int shared = alike && args.step.sequences > 0 ? args.step.table[0].rows : 1;
-  RunAttention(args, shared, nullptr, static_cast<std::size_t>(longest), places_of);
+  const int shared = alike ? args.step.table[0].rows : 1;
+  const int count = args.step.rows / shared;
+  auto* task = memory_.Take<AttentionTasks::Task>(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) task[i] = {.row = i * shared, .rows = shared};
+  RunAttention(args,
+               {.task = task,
+                .count = count,
+                .shared = shared,
+                .window_max = static_cast<std::size_t>(args.window_size + rows_max),
+                .keys = static_cast<double>(longest)},
+               places_of);
 }
 
 void CpuBackend::AttnOut(const AttnOutArgs& args) {

@@ -147,21 +147,11 @@ const float* CpuBackend::RopeValues(const Rope& rope, const StepView& step) {
     for (std::size_t i = 0; i < dims / 2; ++i) {
       // The angle is the fp32 product; its sine and cosine are accurate for every position.
       const double angle = static_cast<double>(static_cast<float>(step.positions[t]) * rope.frequencies[i]);
-      values[2 * i] = static_cast<float>(std::cos(angle));
-      values[2 * i + 1] = static_cast<float>(std::sin(angle));
+      values[i] = static_cast<float>(std::cos(angle));
+      values[dims / 2 + i] = static_cast<float>(std::sin(angle));
     }
   });
   return table.values.data();
-}
-
-void RotateTail(BFloat16* x, std::size_t n, const float* cos_sin, int dims, float sign) {
-  BFloat16* tail = x + n - static_cast<std::size_t>(dims);
-  for (int i = 0; i < dims; i += 2) {
-    const float c = cos_sin[i], s = cos_sin[i + 1] * sign;
-    const float re = ToFloat(tail[i]), im = ToFloat(tail[i + 1]);
-    tail[i] = ToBFloat16(re * c - im * s);
-    tail[i + 1] = ToBFloat16(re * s + im * c);
-  }
 }
 
 void CpuBackend::NormRow(BFloat16* x, const BFloat16* weight, float eps, std::size_t n) const {

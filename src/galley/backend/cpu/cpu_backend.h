@@ -83,7 +83,7 @@ class CpuBackend final : public Backend {
   struct RopeTable {
     std::vector<float> frequencies;  // [dims / 2], by value: another model may have its own at the same address
     std::vector<std::int32_t> positions;
-    std::vector<float> values;  // [rows][dims]: cosine and sine in turn
+    std::vector<float> values;  // [rows][dims]: cosines, then sines
   };
   struct ExpertBatch;
 
@@ -99,10 +99,15 @@ class CpuBackend final : public Backend {
 
   const float* RopeValues(const Rope& rope, const StepView& step);
   void NormRow(BFloat16* x, const BFloat16* weight, float eps, std::size_t n) const;
-  // Attention of every row; `places` fills the list of a row, the first of `shared` ones in a row that have it in
-  // common (defined with the ops).
+  struct AttentionTasks;
+  struct PlaceList;
+  // Attention of every row of the tasks; `places(task, list)` lists the places of one (defined with the ops).
   template <typename Args, typename Places>
-  void RunAttention(const Args& args, int shared, BFloat16* unrotated, std::size_t places_max, const Places& places);
+  void RunAttention(const Args& args, const AttentionTasks& tasks, const Places& places);
+  // Turns the last `dims` values of x by the angles of a row of a RopeTable (sign -1: back), rounding to bf16.
+  void RotateTail(BFloat16* x, std::size_t n, const float* cos_sin, int dims, float sign) const {
+    kernels_.rotate(x + n - static_cast<std::size_t>(dims), cos_sin, static_cast<std::size_t>(dims) / 2, sign);
+  }
   void WriteEntry(const CompressArgs& args, const SequenceEntry& sequence, std::int64_t entry, const float* pooled,
                   int worker);
   // In memory_.
@@ -125,9 +130,6 @@ class CpuBackend final : public Backend {
   std::vector<const ExpertWeights*> foreseen_;  // of the next layer
   std::vector<TokenChance> sample_scratch_;
 };
-
-// Turns the last `dims` values of x by the angles of a row of a RopeTable (sign -1: back), rounding to bf16.
-void RotateTail(BFloat16* x, std::size_t n, const float* cos_sin, int dims, float sign);
 
 [[nodiscard]] constexpr bool IsQuantised(WeightFormat format) {
   return format != WeightFormat::kF32 && format != WeightFormat::kBF16;

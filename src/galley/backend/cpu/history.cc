@@ -8,7 +8,6 @@
 
 #include "galley/backend/cpu/cpu_backend.h"
 #include "galley/base/math.h"
-#include "galley/tensor/quantize.h"
 
 namespace galley::backend::cpu {
 namespace {
@@ -27,13 +26,9 @@ void PoolPair(const float* even, const float* odd, float* out, std::size_t n) {
 void FillCosSin(const Rope& rope, Position p, float* out) {
   for (int i = 0; i < rope.dims / 2; ++i) {
     const double angle = static_cast<double>(static_cast<float>(p) * rope.frequencies[i]);
-    out[2 * i] = static_cast<float>(std::cos(angle));
-    out[2 * i + 1] = static_cast<float>(std::sin(angle));
+    out[i] = static_cast<float>(std::cos(angle));
+    out[rope.dims / 2 + i] = static_cast<float>(std::sin(angle));
   }
-}
-
-void ToFloats(const BFloat16* x, float* out, std::size_t n) {
-  for (std::size_t i = 0; i < n; ++i) out[i] = ToFloat(x[i]);
 }
 
 // A score and its entry as one number: larger is better, and of equal scores the lower entry is.
@@ -102,6 +97,29 @@ void PublishCandidates(const IndexSelectArgs& args, int t, const float* scores, 
                args.candidates + static_cast<std::int64_t>(t) * args.candidate_blocks);
 }
 
+// Whether every row sees no more entries than it may choose, so that nothing has to be scored.
+bool SelectsAll(const IndexSelectArgs& args) {
+  if (args.query_copy != nullptr || args.weight_copy != nullptr) return false;
+  const std::int64_t candidates =
+      args.role == CandidateRole::kNone ? args.topk : std::int64_t{args.candidate_blocks} * args.candidate_block_size;
+  const std::int64_t most = std::min<std::int64_t>(args.topk, candidates);
+  for (int t = 0; t < args.step.rows; ++t) {
+    if (Visible(args, t) > most) return false;
+  }
+  return true;
+}
+
+void SelectAll(const IndexSelectArgs& args, int t) {
+  const auto fill = [](std::int32_t* out, std::int64_t count, std::int64_t width) {
+    for (std::int64_t i = 0; i < width; ++i) out[i] = i < count ? static_cast<std::int32_t>(i) : -1;
+  };
+  const std::int64_t visible = Visible(args, t);
+  fill(args.list + std::int64_t{t} * args.topk, visible, args.topk);
+  if (args.role != CandidateRole::kSource) return;
+  fill(args.candidates + std::int64_t{t} * args.candidate_blocks,
+       CeilDiv<std::int64_t>(visible, args.candidate_block_size), args.candidate_blocks);
+}
+
 }  // namespace
 
 // Writes entry `j` of a sequence from its pooled content (fp32, not yet rounded).
@@ -116,7 +134,6 @@ void CpuBackend::WriteEntry(const CompressArgs& args, const SequenceEntry& seque
   };
   auto* latent = reinterpret_cast<BFloat16*>(take(dim * 2));
   auto* key = reinterpret_cast<BFloat16*>(take(keys * 2));
-  auto* floats = reinterpret_cast<float*>(take(std::max(dim, keys) * 4));
   auto* cos_sin = reinterpret_cast<float*>(take(static_cast<std::size_t>(args.rope.dims) * 4));
   std::byte* packed = take(PackedBytes(Packing::kFloat, args.slab.latent_dim));
   FillCosSin(args.rope, j * args.slab.ratio, cos_sin);
@@ -132,11 +149,9 @@ void CpuBackend::WriteEntry(const CompressArgs& args, const SequenceEntry& seque
   RotateTail(key, keys, cos_sin, args.rope.dims, 1.0f);
 
   const HistoryEntry entry = EntryAt(args.slab, args.step.blocks + sequence.block_offset, j);
-  ToFloats(key, floats, keys);
-  QuantizeFp4Index({floats, keys}, entry.key, entry.key_scales);
+  kernels_.encode_fp4_index(key, entry.key, entry.key_scales, keys);
   RotateTail(latent, dim, cos_sin, args.rope.dims, 1.0f);
-  ToFloats(latent, floats, dim);
-  QuantizeFp4Kv({floats, dim}, entry.latent, entry.latent_scales);
+  kernels_.encode_fp4_kv(latent, entry.latent, entry.latent_scales, dim);
 }
 
 void CpuBackend::Compress(const CompressArgs& args) {
@@ -193,6 +208,10 @@ void CpuBackend::Compress(const CompressArgs& args) {
 }
 
 void CpuBackend::IndexSelect(const IndexSelectArgs& args) {
+  if (SelectsAll(args)) {
+    for (int t = 0; t < args.step.rows; ++t) SelectAll(args, t);
+    return;
+  }
   memory_.Reset();
   const int rows = args.step.rows;
   const auto heads = static_cast<std::size_t>(args.heads), dim = static_cast<std::size_t>(args.slab.index_dim);
@@ -212,21 +231,15 @@ void CpuBackend::IndexSelect(const IndexSelectArgs& args) {
   const std::size_t query_size = dim * groups * 16;
   auto* queries = memory_.Take<float>(all_rows * query_size);
   auto* weights = memory_.Take<float>(all_rows * groups * 16);
-  worker_memory_.Reserve(dim * sizeof(float));
-  team_.Run(rows, 30.0 * rows * static_cast<double>(heads * dim), [&](std::int64_t row, int worker) {
+  team_.Run(rows, 4.0 * rows * static_cast<double>(heads * dim), [&](std::int64_t row, int) {
     const auto t = static_cast<std::size_t>(row);
     if (heads % 16 != 0) std::fill_n(queries + t * query_size, query_size, 0.0f);
     std::fill_n(weights + t * groups * 16, groups * 16, 0.0f);
-    const std::span<float> values(reinterpret_cast<float*>(worker_memory_.of(worker)), dim);
     for (std::size_t h = 0; h < heads; ++h) {
       BFloat16* query = q + (t * heads + h) * dim;
       RotateTail(query, dim, rope + t * static_cast<std::size_t>(args.rope.dims), args.rope.dims, 1.0f);
-      ToFloats(query, values.data(), dim);
-      FakeQuantizeFp4Index(values);
-      for (std::size_t d = 0; d < dim; ++d) {
-        query[d] = ToBFloat16(values[d]);
-        queries[t * query_size + d * groups * 16 + h] = values[d];  // bf16 holds them exactly
-      }
+      kernels_.round_fp4_index(query, dim);
+      for (std::size_t d = 0; d < dim; ++d) queries[t * query_size + d * groups * 16 + h] = ToFloat(query[d]);
       float& weight = raw_weights[t * heads + h];
       weight = RoundToBFloat16(RoundToBFloat16(weight) * scale);
       weights[t * groups * 16 + h] = weight;

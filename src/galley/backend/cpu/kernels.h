@@ -78,23 +78,32 @@ struct ProductArgs {
   return static_cast<std::size_t>(kPanelRows) * (padded * 2 + padded / kChunk * 2 * 64) + 4096;
 }
 
-// Attention of some heads of one row over a list of places (section 2.4).
+// What one row of queries attends to: FP8 window records, unused places up to `window_places`, then FP4 records.
+struct AttendRow {
+  std::size_t window_first = 0, window_rows = 0;  // of AttendArgs::window
+  std::size_t window_places = 0;
+  std::size_t entries = 0;
+  const std::uint8_t* const* codes = nullptr;   // [entries]
+  const std::uint8_t* const* scales = nullptr;  // [entries]
+};
+// Attention of some heads of rows whose windows overlap (section 2.4).
 struct AttendArgs {
-  const BFloat16* q = nullptr;  // [heads][head_dim]
+  const BFloat16* q = nullptr;  // [heads][head_dim] of each row
+  int rows = 0;
+  const AttendRow* row = nullptr;  // [rows]
+  std::size_t row_stride = 0;      // elements between rows of q and of out
   int heads = 0;
   int head_dim = 0;  // a multiple of 32
   float scale = 0;
-  const float* sink = nullptr;  // [heads]
-  // Places: `window_rows` FP8 records, unused ones up to `window_places`, then `entries` FP4 records.
-  std::size_t window_rows = 0, window_places = 0, entries = 0;
-  const std::uint8_t* const* codes = nullptr;   // [window_rows + entries]
-  const std::uint8_t* const* scales = nullptr;  // [window_rows + entries]
-  BFloat16* out = nullptr;                      // [heads][head_dim], before the inverse rotation
-  std::byte* scratch = nullptr;                 // AttendScratchBytes, 64-byte aligned
+  const float* sink = nullptr;                  // [heads]
+  const std::uint8_t* const* window = nullptr;  // [window_records]
+  std::size_t window_records = 0;
+  BFloat16* out = nullptr;       // as q, before the inverse rotation
+  std::byte* scratch = nullptr;  // AttendScratchBytes, 64-byte aligned
 };
-[[nodiscard]] constexpr std::size_t AttendScratchBytes(int heads, int head_dim) {
+[[nodiscard]] constexpr std::size_t AttendScratchBytes(int heads, int head_dim, std::size_t window_records) {
   const auto h = static_cast<std::size_t>(heads), d = static_cast<std::size_t>(head_dim);
-  return kListBlock * d * 4 + h * (d * 8 + kListBlock * 4 + 8) + 1024;
+  return (window_records + kListBlock) * d * 4 + h * (d * 8 + kListBlock * 4 + 8) + kListBlock * 8 + 1024;
 }
 
 // Scores of `count` index keys that lie one after the other (section 2.8).
@@ -132,6 +141,11 @@ struct Kernels {
   // out = bf(sum over k of pre[k] * h[k]).
   void (*collapse)(const BFloat16* h, std::size_t dim, int copies, const float* pre, BFloat16* out,
                    std::size_t n) = nullptr;
+  // Divides matrices [copies][copies] of positive values by their column sums, then by row and column sums in turn,
+  // each sum plus eps; columns `iterations` times.
+  void (*balance)(float* matrices, std::size_t count, int copies, int iterations, float eps) = nullptr;
+  // Turns `pairs` neighbours of x by angles whose cosines and then sines are given (sign -1: back), rounding to bf16.
+  void (*rotate)(BFloat16* x, const float* cos_sin, std::size_t pairs, float sign) = nullptr;
   // h += gate * value.
   void (*add_scaled)(BFloat16* h, const BFloat16* value, float gate, std::size_t n) = nullptr;
   // out = bf(weight * silu(min(bf(gate), limit)) * clamp(bf(up), -limit, limit)).
@@ -144,6 +158,10 @@ struct Kernels {
   void (*encode_fp8)(const BFloat16* x, std::uint8_t* codes, std::uint8_t* scales, std::size_t n) = nullptr;
   // e4m3 codes and UE8M0 scales to bf16; n is a multiple of 32.
   void (*decode_fp8)(const std::uint8_t* codes, const std::uint8_t* scales, BFloat16* out, std::size_t n) = nullptr;
+  // The FP4 quantisers of history: index queries in place, index keys (groups of 32), latents (groups of 16).
+  void (*round_fp4_index)(BFloat16* x, std::size_t n) = nullptr;
+  void (*encode_fp4_index)(const BFloat16* x, std::uint8_t* packed, std::uint8_t* scales, std::size_t n) = nullptr;
+  void (*encode_fp4_kv)(const BFloat16* x, std::uint8_t* packed, std::uint8_t* scales, std::size_t n) = nullptr;
 };
 
 }  // namespace galley::backend::cpu

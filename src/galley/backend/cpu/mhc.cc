@@ -20,9 +20,8 @@ float Sigmoid(float x) {
   return 1.0f / (1.0f + std::exp(-x));
 }
 
-// Doubly stochastic mixing matrix [C][C] from its logits, in place: row softmax, then alternating normalisations that
-// end on a column step.
-void Sinkhorn(float* m, int copies, int iterations, float eps) {
+// Row softmax of a matrix [C][C], in place.
+void SoftenRows(float* m, int copies, float eps) {
   for (int j = 0; j < copies; ++j) {
     float* row = m + j * copies;
     const float largest = *std::max_element(row, row + copies);
@@ -30,25 +29,10 @@ void Sinkhorn(float* m, int copies, int iterations, float eps) {
     for (int k = 0; k < copies; ++k) sum += row[k] = std::exp(row[k] - largest);
     for (int k = 0; k < copies; ++k) row[k] = row[k] / sum + eps;
   }
-  for (int iteration = 0; iteration < iterations; ++iteration) {
-    for (int j = 0; iteration > 0 && j < copies; ++j) {
-      float sum = 0;
-      for (int k = 0; k < copies; ++k) sum += m[j * copies + k];
-      for (int k = 0; k < copies; ++k) m[j * copies + k] /= sum + eps;
-    }
-    std::array<float, kMaxCopies> sums{};
-    for (int j = 0; j < copies; ++j) {
-      for (std::size_t k = 0; k < static_cast<std::size_t>(copies); ++k)
-        sums[k] += m[static_cast<std::size_t>(j * copies) + k];
-    }
-    for (int j = 0; j < copies; ++j) {
-      for (std::size_t k = 0; k < static_cast<std::size_t>(copies); ++k)
-        m[static_cast<std::size_t>(j * copies) + k] /= sums[k] + eps;
-    }
-  }
 }
 
-// The coefficients of one row from its products with fn and its sum of squares.
+// The coefficients of one row from its products with fn and its sum of squares; of the mixing matrix, which becomes
+// doubly stochastic by alternating normalisations that end on a column step, what comes before those.
 void Coefficients(const MhcBoundaryArgs& args, std::size_t t, const float* products) {
   const auto copies = static_cast<std::size_t>(args.copies), length = copies * static_cast<std::size_t>(args.dim);
   const std::size_t outputs = copies * (copies + 2);
@@ -60,7 +44,7 @@ void Coefficients(const MhcBoundaryArgs& args, std::size_t t, const float* produ
     args.post_out[t * copies + k] = 2 * Sigmoid(mix(copies + k, 1));
   }
   for (std::size_t i = 0; i < copies * copies; ++i) comb[i] = mix(2 * copies + i, 2);
-  Sinkhorn(comb, args.copies, args.sinkhorn_iters, args.hc_eps);
+  SoftenRows(comb, args.copies, args.hc_eps);
 }
 
 }  // namespace
@@ -101,13 +85,21 @@ void CpuBackend::MhcBoundary(const MhcBoundaryArgs& args) {
     });
   }
   if (products == nullptr && args.x == nullptr) return;
-  team_.Run(args.rows, 4 * size + 2000.0 * args.rows, [&](std::int64_t row, int) {
-    const auto t = static_cast<std::size_t>(row);
-    if (products != nullptr) Coefficients(args, t, products + t * (outputs + 1));
-    if (args.x == nullptr) return;
-    BFloat16* x = args.x + t * dim;
-    kernels_.collapse(args.h + t * length, dim, args.copies, args.pre_in + t * copies, x, dim);
-    if (args.norm != nullptr) NormRow(x, args.norm, args.norm_eps, dim);
+  // Four rows' matrices are balanced together where that leaves work for everybody.
+  const std::int64_t together = args.rows >= 4 * team_.threads() ? 4 : 1;
+  team_.Run(CeilDiv<std::int64_t>(args.rows, together), 4 * size + 2000.0 * args.rows, [&](std::int64_t group, int) {
+    const auto first = static_cast<std::size_t>(group * together);
+    const std::size_t end = std::min(static_cast<std::size_t>(args.rows), first + static_cast<std::size_t>(together));
+    if (products != nullptr) {
+      for (std::size_t t = first; t < end; ++t) Coefficients(args, t, products + t * (outputs + 1));
+      kernels_.balance(args.comb_out + first * copies * copies, end - first, args.copies, args.sinkhorn_iters,
+                       args.hc_eps);
+    }
+    for (std::size_t t = first; args.x != nullptr && t < end; ++t) {
+      BFloat16* x = args.x + t * dim;
+      kernels_.collapse(args.h + t * length, dim, args.copies, args.pre_in + t * copies, x, dim);
+      if (args.norm != nullptr) NormRow(x, args.norm, args.norm_eps, dim);
+    }
   });
 }
 

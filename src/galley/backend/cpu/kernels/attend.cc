@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a row's heads over FP8 window records and FP4 history records. Records are decoded for one block of 64
-// places at a time, once for all heads of the task, and never as a whole. Order per head: the dot product over the
-// head's dimension in sixteen lanes; online softmax over the blocks; the weighted sum over places in their order. All
-// in fp32: pairs of bf16 take longer even where the processor multiplies them, and records leave their codes as fp32.
+// Attention of rows' heads over FP8 window records and FP4 history records. Window records are decoded once for all
+// rows and heads of the task, history records for one block of 64 places at a time. Order per row and head: the dot
+// product over the head's dimension in sixteen lanes; online softmax over the blocks; the weighted sum over places in
+// their order. All in fp32: pairs of bf16 take longer even where the processor multiplies them, and records leave their
+// codes as fp32.
 #include "galley/backend/cpu/kernels.h"
 #include "galley/backend/cpu/kernels/decode.h"
 #include "galley/backend/cpu/kernels/functions.h"
@@ -13,14 +14,16 @@ namespace {
 
 constexpr float kLowest = -1e30f;  // the running maximum before any place was seen
 
-// What a block needs while it is worked on; everything lies in the task's scratch.
+// What a row needs while it is worked on; everything lies in the task's scratch.
 struct Work {
-  float* records;      // [64][head_dim]: keys and values alike
-  float* queries;      // [heads][head_dim]
-  float* sum;          // [heads][head_dim]
-  float* scores;       // [heads][64], then the weights, rounded to bf16
-  float* largest;      // [heads]
-  float* denominator;  // [heads]
+  float* window;         // [window_records][head_dim]: keys and values alike
+  float* entries;        // [64][head_dim], of one block
+  const float** places;  // [64], of one block: where the records of its places are
+  float* queries;        // [heads][head_dim]
+  float* sum;            // [heads][head_dim]
+  float* scores;         // [heads][64], then the weights, rounded to bf16
+  float* largest;        // [heads]
+  float* denominator;    // [heads]
 };
 
 Work Divide(const AttendArgs& a) {
@@ -32,7 +35,9 @@ Work Divide(const AttendArgs& a) {
     at += (bytes + 63) / 64 * 64;
     return begin;
   };
-  w.records = reinterpret_cast<float*>(take(kListBlock * dim * 4));
+  w.window = reinterpret_cast<float*>(take(a.window_records * dim * 4));
+  w.entries = reinterpret_cast<float*>(take(kListBlock * dim * 4));
+  w.places = reinterpret_cast<const float**>(take(kListBlock * sizeof(float*)));
   w.queries = reinterpret_cast<float*>(take(heads * dim * 4));
   w.sum = reinterpret_cast<float*>(take(heads * dim * 4));
   w.scores = reinterpret_cast<float*>(take(heads * kListBlock * 4));
@@ -41,41 +46,53 @@ Work Divide(const AttendArgs& a) {
   return w;
 }
 
-// Sixteen values of a record from dimension `d` on.
-GALLEY_SIMD F32 RecordValues(const AttendArgs& a, std::size_t row, std::size_t d) {
-  const std::uint8_t *codes = a.codes[row], *scales = a.scales[row];
-  if (row < a.window_rows) return DecodeE4M3(codes + d) * ScaleOf(scales[d / 32]);
-  // The scale of sixteen values is an e4m3 code without a sign.
-  const std::uint8_t code = scales[d / 16];
-  const float scale = code < 8 ? static_cast<float>(code) * 0x1p-9f
-                               : OneFloat(BFloat16{static_cast<std::uint16_t>((code << 4) + 0x3C00)});
-  return DecodeE2M1(codes + d / 2) * scale;
+void DecodeRecord(const std::uint8_t* record, std::size_t dim, float* out) {
+  const std::uint8_t* scales = record + dim;
+  for (std::size_t d = 0; d < dim; d += 2 * kLanes) {
+    const F32 scale = Broadcast(ScaleOf(scales[d / 32]));
+    Store(out + d, DecodeE4M3(record + d) * scale);
+    Store(out + d + kLanes, DecodeE4M3(record + d + kLanes) * scale);
+  }
 }
 
-void DecodeRow(const AttendArgs& a, std::size_t row, float* out) {
-  const auto dim = static_cast<std::size_t>(a.head_dim);
-  for (std::size_t d = 0; d < dim; d += kLanes) Store(out + d, RecordValues(a, row, d));
+void DecodeEntry(const std::uint8_t* codes, const std::uint8_t* scales, std::size_t dim, float* out) {
+  for (std::size_t d = 0; d < dim; d += kLanes) {
+    // The scale of sixteen values is an e4m3 code without a sign.
+    const std::uint8_t code = scales[d / 16];
+    const float scale = code < 8 ? static_cast<float>(code) * 0x1p-9f
+                                 : OneFloat(BFloat16{static_cast<std::uint16_t>((code << 4) + 0x3C00)});
+    Store(out + d, DecodeE2M1(codes + d / 2) * scale);
+  }
 }
 
-template <int kHeads, int kKeys>
+template <std::size_t kHeads, std::size_t kKeys>
 GALLEY_SIMD void ScoreTile(const AttendArgs& a, const Work& w, std::size_t head, std::size_t key) {
   const auto dim = static_cast<std::size_t>(a.head_dim);
-  F32 acc[kHeads][kKeys] = {};
+  F32 acc[kHeads * kKeys];
+  for (std::size_t i = 0; i < kHeads * kKeys; ++i) acc[i] = F32{};
   for (std::size_t d = 0; d < dim; d += kLanes) {
     F32 k[kKeys];
-    for (std::size_t j = 0; j < kKeys; ++j) k[j] = Load(w.records + (key + j) * dim + d);
+    for (std::size_t j = 0; j < kKeys; ++j) k[j] = Load(w.places[key + j] + d);
     for (std::size_t h = 0; h < kHeads; ++h) {
       const F32 q = Load(w.queries + (head + h) * dim + d);
-      for (int j = 0; j < kKeys; ++j) acc[h][j] = Fma(q, k[j], acc[h][j]);
+      for (std::size_t j = 0; j < kKeys; ++j) acc[h * kKeys + j] = Fma(q, k[j], acc[h * kKeys + j]);
     }
   }
-  for (std::size_t h = 0; h < kHeads; ++h) {
-    for (std::size_t j = 0; j < kKeys; ++j) w.scores[(head + h) * kListBlock + key + j] = SumLanes(acc[h][j]) * a.scale;
+  if constexpr (kHeads * kKeys == kLanes) {
+    float scores[kLanes];
+    Store(scores, SumEach(acc) * a.scale);
+    for (std::size_t h = 0; h < kHeads; ++h)
+      __builtin_memcpy(w.scores + (head + h) * kListBlock + key, scores + h * kKeys, kKeys * sizeof(float));
+  } else {
+    for (std::size_t h = 0; h < kHeads; ++h) {
+      for (std::size_t j = 0; j < kKeys; ++j)
+        w.scores[(head + h) * kListBlock + key + j] = SumLanes(acc[h * kKeys + j]) * a.scale;
+    }
   }
 }
 
 // Some keys, which then lie in the nearest cache, against all heads.
-template <int kKeys>
+template <std::size_t kKeys>
 void ScoreKeys(const AttendArgs& a, const Work& w, std::size_t key) {
   const auto heads = static_cast<std::size_t>(a.heads);
   std::size_t h = 0;
@@ -116,7 +133,7 @@ GALLEY_SIMD void WeighTile(const AttendArgs& a, const Work& w, std::size_t head,
   }
   for (std::size_t i = 0; i < places; ++i) {
     F32 value[kVectors];
-    for (std::size_t v = 0; v < kVectors; ++v) value[v] = Load(w.records + i * dim + d + v * kLanes);
+    for (std::size_t v = 0; v < kVectors; ++v) value[v] = Load(w.places[i] + d + v * kLanes);
     for (std::size_t h = 0; h < kHeads; ++h) {
       const F32 weight = Broadcast(w.scores[(head + h) * kListBlock + i]);
       for (int v = 0; v < kVectors; ++v) acc[h][v] = Fma(weight, value[v], acc[h][v]);
@@ -136,49 +153,57 @@ void WeighColumns(const AttendArgs& a, const Work& w, std::size_t d, std::size_t
   for (; h < heads; ++h) WeighTile<1, kVectors>(a, w, h, d, places);
 }
 
-// The places [begin, end) as rows of the list: those of the window and those of the entries that lie in it.
-struct BlockRows {
-  std::size_t first, count;  // rows in order; the gap between window and entries holds none
-};
-BlockRows RowsOf(const AttendArgs& a, std::size_t begin, std::size_t end) {
-  const auto row = [&a](std::size_t place) {
-    if (place <= a.window_rows) return place;
-    return place <= a.window_places ? a.window_rows : a.window_rows + (place - a.window_places);
-  };
-  const std::size_t first = row(begin);
-  return {first, row(end) - first};
+// The records of the places [begin, end): those of the window and, decoded here, those of the entries that lie in it.
+std::size_t FindPlaces(const AttendArgs& a, const AttendRow& row, const Work& w, std::size_t begin, std::size_t end) {
+  const auto dim = static_cast<std::size_t>(a.head_dim);
+  std::size_t count = 0;
+  for (std::size_t place = begin; place < Least(end, row.window_rows); ++place)
+    w.places[count++] = w.window + (row.window_first + place) * dim;
+  // The gap between window and entries holds none.
+  const std::size_t first = begin > row.window_places ? begin : row.window_places;
+  for (std::size_t place = first; place < end; ++place) {
+    float* entry = w.entries + (place - begin) * dim;
+    DecodeEntry(row.codes[place - row.window_places], row.scales[place - row.window_places], dim, entry);
+    w.places[count++] = entry;
+  }
+  return count;
+}
+
+void AttendOneRow(const AttendArgs& a, const AttendRow& row, const Work& w, const BFloat16* q, BFloat16* out) {
+  const auto heads = static_cast<std::size_t>(a.heads), dim = static_cast<std::size_t>(a.head_dim);
+  for (std::size_t i = 0; i < heads * dim; i += kLanes) {
+    Store(w.sum + i, F32{});
+    Store(w.queries + i, LoadBf16(q + i));
+  }
+  for (std::size_t h = 0; h < heads; ++h) {
+    w.largest[h] = kLowest;
+    w.denominator[h] = 0;
+  }
+  const std::size_t places = row.entries == 0 ? row.window_rows : row.window_places + row.entries;
+  for (std::size_t begin = 0; begin < places; begin += kListBlock) {
+    const std::size_t count = FindPlaces(a, row, w, begin, Least(places, begin + kListBlock));
+    if (count == 0) continue;
+    std::size_t key = 0, d = 0;
+    for (; key + 4 <= count; key += 4) ScoreKeys<4>(a, w, key);
+    for (; key < count; ++key) ScoreKeys<1>(a, w, key);
+    for (std::size_t h = 0; h < heads; ++h) Soften(a, w, h, count);
+    for (; d + 4 * kLanes <= dim; d += 4 * kLanes) WeighColumns<4>(a, w, d, count);
+    for (; d < dim; d += kLanes) WeighColumns<1>(a, w, d, count);
+  }
+  for (std::size_t h = 0; h < heads; ++h) {
+    const float denominator = w.denominator[h] + Exp(Broadcast(a.sink[h] - w.largest[h]))[0];
+    for (std::size_t d = 0; d < dim; d += kLanes) StoreBf16(out + h * dim + d, Load(w.sum + h * dim + d) / denominator);
+  }
 }
 
 }  // namespace
 
 void Attend(const AttendArgs& a) {
   const Work w = Divide(a);
-  const auto heads = static_cast<std::size_t>(a.heads), dim = static_cast<std::size_t>(a.head_dim);
-  for (std::size_t i = 0; i < heads * dim; i += kLanes) {
-    Store(w.sum + i, F32{});
-    Store(w.queries + i, LoadBf16(a.q + i));
-  }
-  for (std::size_t h = 0; h < heads; ++h) {
-    w.largest[h] = kLowest;
-    w.denominator[h] = 0;
-  }
-  const std::size_t places = a.entries == 0 ? a.window_rows : a.window_places + a.entries;
-  for (std::size_t begin = 0; begin < places; begin += kListBlock) {
-    const BlockRows rows = RowsOf(a, begin, Least(places, begin + kListBlock));
-    if (rows.count == 0) continue;
-    for (std::size_t i = 0; i < rows.count; ++i) DecodeRow(a, rows.first + i, w.records + i * dim);
-    std::size_t key = 0, d = 0;
-    for (; key + 4 <= rows.count; key += 4) ScoreKeys<4>(a, w, key);
-    for (; key < rows.count; ++key) ScoreKeys<1>(a, w, key);
-    for (std::size_t h = 0; h < heads; ++h) Soften(a, w, h, rows.count);
-    for (; d + 4 * kLanes <= dim; d += 4 * kLanes) WeighColumns<4>(a, w, d, rows.count);
-    for (; d < dim; d += kLanes) WeighColumns<1>(a, w, d, rows.count);
-  }
-  for (std::size_t h = 0; h < heads; ++h) {
-    const float denominator = w.denominator[h] + Exp(Broadcast(a.sink[h] - w.largest[h]))[0];
-    for (std::size_t d = 0; d < dim; d += kLanes)
-      StoreBf16(a.out + h * dim + d, Load(w.sum + h * dim + d) / denominator);
-  }
+  const auto dim = static_cast<std::size_t>(a.head_dim);
+  for (std::size_t i = 0; i < a.window_records; ++i) DecodeRecord(a.window[i], dim, w.window + i * dim);
+  for (std::size_t r = 0; r < static_cast<std::size_t>(a.rows); ++r)
+    AttendOneRow(a, a.row[r], w, a.q + r * a.row_stride, a.out + r * a.row_stride);
 }
 
 }  // namespace galley::backend::cpu::GALLEY_ISA

@@ -59,7 +59,7 @@ GALLEY_SIMD F32 Mxfp4Lanes(const std::uint8_t* bytes) {
   const __m512i pick = _mm512_set_epi32(0x03808080, 0x03808080, 0x03808080, 0x03808080, 0x02808080, 0x02808080,
                                         0x02808080, 0x02808080, 0x01808080, 0x01808080, 0x01808080, 0x01808080,
                                         static_cast<int>(0x00808080), 0x00808080, 0x00808080, 0x00808080);
-  return (F32)_mm512_srli_epi32(_mm512_shuffle_epi8(_mm512_set1_epi32(static_cast<int>(four)), pick), 1);
+  return (F32)((U32)_mm512_shuffle_epi8((__m512i)BroadcastBits(four), pick) >> 1);
 #else
   F32 s{};
   for (int i = 0; i < 16; ++i) s[i] = ScaleOf(static_cast<std::uint8_t>(four >> (8 * (i / 4))));
@@ -89,8 +89,8 @@ struct Mxfp4 {
     return _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, (__m512i)w[0], (__m512i)x[0]), (__m512i)w[1], (__m512i)x[1]);
   }
   GALLEY_SIMD F32 Add(F32 total, const U32 w[kWeights], const U32 x[kInputs], const F32 s[kScaleVectors]) {
-    __m512i sum = _mm512_slli_epi32(Sum(_mm512_setzero_si512(), w, x), 8);
-    sum = _mm512_slli_epi32(Sum(sum, w, x + 2), 8);
+    auto sum = (__m512i)((U32)Sum(_mm512_setzero_si512(), w, x) << 8);
+    sum = (__m512i)((U32)Sum(sum, w, x + 2) << 8);
     const I32 exact = (I32)Sum(sum, w, x + 4) + (I32)x[6];
     return Fma(__builtin_convertvector(exact, F32), s[0] * (F32)x[7], total);
   }

@@ -11,6 +11,10 @@ void Pack(const PackArgs& a);
 void MatrixProduct(const ProductArgs& a);
 // attend.cc
 void Attend(const AttendArgs& a);
+// fp4.cc
+void RoundFp4Index(BFloat16* x, std::size_t n);
+void EncodeFp4Index(const BFloat16* x, std::uint8_t* packed, std::uint8_t* scales, std::size_t n);
+void EncodeFp4Kv(const BFloat16* x, std::uint8_t* packed, std::uint8_t* scales, std::size_t n);
 // index.cc
 void IndexScores(const IndexArgs& a);
 // measure.cc
@@ -24,6 +28,8 @@ void Norm(const BFloat16* x, const BFloat16* weight, float r, BFloat16* out, std
 void Expand(BFloat16* h, std::size_t dim, int copies, const BFloat16* y, const float* post, const float* comb,
             std::size_t n);
 void Collapse(const BFloat16* h, std::size_t dim, int copies, const float* pre, BFloat16* out, std::size_t n);
+void Balance(float* matrices, std::size_t count, int copies, int iterations, float eps);
+void Rotate(BFloat16* x, const float* cos_sin, std::size_t pairs, float sign);
 void AddScaled(BFloat16* h, const BFloat16* value, float gate, std::size_t n);
 void Swiglu(const float* gate, const float* up, float limit, float weight, BFloat16* out, std::size_t n);
 void Accumulate(float* sum, const BFloat16* x, std::size_t n);

@@ -36,8 +36,8 @@ GALLEY_SIMD void PackEvenOdd(const U16* natural, std::byte* out) {
   for (std::size_t half = 0; half < 2; ++half) {
     for (std::size_t i = 0; i < 2; ++i) {
       const U32 pair = (U32)natural[2 * half + i];
-      StoreAs(out + half * 128 + i * 32, __builtin_convertvector(pair & 0xFFFFu, U16x16));
-      StoreAs(out + half * 128 + 64 + i * 32, __builtin_convertvector(pair >> 16, U16x16));
+      StoreAs(out + half * 128 + i * 32, NarrowTo16(pair & 0xFFFFu));
+      StoreAs(out + half * 128 + 64 + i * 32, NarrowTo16(pair >> 16));
     }
   }
 }
@@ -58,15 +58,15 @@ GALLEY_SIMD void PackDigits(F32 values[8], std::byte* out) {
       rest = (rest - low) >> 8;
       const U64 pairs = (U64)low;
       auto* at = reinterpret_cast<std::byte*>(&digits[2 * (2 - digit)]) + 8 * i;
-      StoreAs(at, __builtin_convertvector(pairs, U8x8));
-      StoreAs(at + 64, __builtin_convertvector(pairs >> 32, U8x8));
+      StoreAs(at, NarrowTo8(pairs));
+      StoreAs(at + 64, NarrowTo8(pairs >> 32));
     }
   }
   for (std::size_t i = 0; i < 6; ++i) StoreAs(out + 64 * i, digits[i]);
   const U32 twelve[2] = {BroadcastBits(0x0C0C0C0Cu), BroadcastBits(0x0C0C0C0Cu)};
   const auto* x = reinterpret_cast<const U32*>(digits);
-  __m512i sum = _mm512_slli_epi32(Mxfp4::Sum(_mm512_setzero_si512(), twelve, x), 8);
-  sum = _mm512_slli_epi32(Mxfp4::Sum(sum, twelve, x + 2), 8);
+  auto sum = (__m512i)((U32)Mxfp4::Sum(_mm512_setzero_si512(), twelve, x) << 8);
+  sum = (__m512i)((U32)Mxfp4::Sum(sum, twelve, x + 2) << 8);
   StoreAs(out + 384, -(I32)Mxfp4::Sum(sum, twelve, x + 4));
   StoreAs(out + 448, scales);
 }

@@ -38,6 +38,16 @@ GALLEY_SIMD void Emit(const ProductArgs& a, int t, std::int64_t r, F32 total) {
   }
 }
 
+// Results of the sixteen weight rows from `r` on, from the sums of each.
+GALLEY_SIMD void EmitEach(const ProductArgs& a, int t, std::int64_t r, const F32 totals[kLanes]) {
+  const F32 values = SumEach(totals);
+  if (a.out != nullptr) {
+    Store(a.out + t * a.out_stride + r, values);
+  } else {
+    StoreBf16(a.out_bf16 + t * a.out_stride + r, values);
+  }
+}
+
 // One weight row, its last chunk completed with zeros in a buffer of its own.
 template <class Format>
 struct WeightRow {
@@ -90,13 +100,14 @@ GALLEY_SIMD void ChunkScales(const WeightRow<Format>& row, std::size_t c, const 
   }
 }
 
-// Weight row `r` against kRows activation rows, decoded as it goes.
+// Sums of weight row `r` with kRows activation rows, decoded as it goes, to totals[t * kLanes].
 template <class Format, int kRows>
 GALLEY_SIMD void DirectRow(const ProductArgs& a, std::int64_t r, std::size_t chunks, const F32* lanes,
-                           const std::byte* const x[kRows]) {
+                           const std::byte* const x[kRows], F32* totals) {
   WeightRow<Format> row;
   WeightRow<Format>::Open(row, a, r);
-  F32 total[kRows] = {};
+  F32 total[kRows];
+  for (int t = 0; t < kRows; ++t) total[t] = F32{};
   const auto step = [&](const std::uint8_t* codes, std::size_t c) {
     U32 w[Format::kWeights], xv[Format::kInputs];
     F32 s[kScaleVectors] = {};
@@ -113,7 +124,7 @@ GALLEY_SIMD void DirectRow(const ProductArgs& a, std::int64_t r, std::size_t chu
     step(codes, c);
   }
   if (row.whole < chunks) step(row.tail, row.whole);
-  for (int t = 0; t < kRows; ++t) Emit(a, t, r, total[t]);
+  for (std::size_t t = 0; t < kRows; ++t) totals[t * kLanes] = total[t];
 }
 
 template <class Format, int kRows>
@@ -121,11 +132,22 @@ void Direct(const ProductArgs& a, std::size_t chunks) {
   auto* lanes = reinterpret_cast<F32*>(a.scratch);
   const std::byte* x[kRows];
   for (int t = 0; t < kRows; ++t) x[t] = RowOf(a, t);
-  for (std::int64_t r = a.row_begin; r < a.row_end; ++r) {
+  F32 totals[kRows * kLanes];
+  const auto fill = [&](std::int64_t r, std::size_t place) {
     if constexpr (Format::kBlockScales) {
       if (r == a.row_begin || r % 32 == 0) Fp8Lanes(a, r, chunks, lanes);
     }
-    DirectRow<Format, kRows>(a, r, chunks, lanes, x);
+    DirectRow<Format, kRows>(a, r, chunks, lanes, x, totals + place);
+  };
+  std::int64_t r = a.row_begin;
+  constexpr auto kGroup = static_cast<std::int64_t>(kLanes);
+  for (; r + kGroup <= a.row_end; r += kGroup) {
+    for (std::int64_t i = 0; i < kGroup; ++i) fill(r + i, static_cast<std::size_t>(i));
+    for (int t = 0; t < kRows; ++t) EmitEach(a, t, r, totals + static_cast<std::size_t>(t) * kLanes);
+  }
+  for (; r < a.row_end; ++r) {
+    fill(r, 0);
+    for (int t = 0; t < kRows; ++t) Emit(a, t, r, totals[static_cast<std::size_t>(t) * kLanes]);
   }
 }
 
@@ -154,36 +176,46 @@ Panel MakePanel(const ProductArgs& a, std::int64_t begin, std::int64_t end, std:
   return {weights, scales};
 }
 
-// kR weight rows of the panel from `i` on against kT activation rows from `t` on.
+// Sums of kR weight rows of the panel from `i` on with kT activation rows from `t` on, to totals[u * kLanes + v].
 template <class Format, int kR, int kT>
-GALLEY_SIMD void Tile(const ProductArgs& a, const Panel& panel, std::int64_t i, int t, std::int64_t first,
-                      std::size_t chunks) {
-  F32 total[kR][kT] = {};
+GALLEY_SIMD void Tile(const ProductArgs& a, const Panel& panel, std::size_t i, int t, std::size_t chunks, F32* totals) {
+  F32 total[kR][kT];
   const std::byte* x[kT];
-  for (int u = 0; u < kT; ++u) x[u] = RowOf(a, t + u);
-  const auto row = static_cast<std::size_t>(i);
+  for (int u = 0; u < kT; ++u) {
+    x[u] = RowOf(a, t + u);
+    for (int v = 0; v < kR; ++v) total[v][u] = F32{};
+  }
   for (std::size_t c = 0; c < chunks; ++c) {
     for (int u = 0; u < kT; ++u) {
       U32 xv[Format::kInputs];
       LoadX<Format>(x[u], c, xv);
       for (std::size_t v = 0; v < kR; ++v) {
-        const std::size_t at = (row + v) * chunks + c;
+        const std::size_t at = (i + v) * chunks + c;
         total[v][u] =
             Format::Add(total[v][u], panel.weights + at * Format::kWeights, xv, panel.scales + at * kScaleVectors);
       }
     }
   }
-  for (int v = 0; v < kR; ++v) {
-    for (int u = 0; u < kT; ++u) Emit(a, t + u, first + i + v, total[v][u]);
+  for (std::size_t v = 0; v < kR; ++v) {
+    for (std::size_t u = 0; u < kT; ++u) totals[u * kLanes + v] = total[v][u];
   }
 }
 
 template <class Format, int kT>
 void TileRows(const ProductArgs& a, const Panel& panel, int t, std::int64_t first, std::int64_t rows,
               std::size_t chunks) {
+  constexpr auto kGroup = static_cast<std::int64_t>(kLanes);
+  F32 totals[kT * kLanes];
   std::int64_t i = 0;
-  for (; i + 4 <= rows; i += 4) Tile<Format, 4, kT>(a, panel, i, t, first, chunks);
-  for (; i < rows; ++i) Tile<Format, 1, kT>(a, panel, i, t, first, chunks);
+  for (; i + kGroup <= rows; i += kGroup) {
+    for (std::size_t v = 0; v < kLanes; v += 4)
+      Tile<Format, 4, kT>(a, panel, static_cast<std::size_t>(i) + v, t, chunks, totals + v);
+    for (int u = 0; u < kT; ++u) EmitEach(a, t + u, first + i, totals + static_cast<std::size_t>(u) * kLanes);
+  }
+  for (; i < rows; ++i) {
+    Tile<Format, 1, kT>(a, panel, static_cast<std::size_t>(i), t, chunks, totals);
+    for (int u = 0; u < kT; ++u) Emit(a, t + u, first + i, totals[static_cast<std::size_t>(u) * kLanes]);
+  }
 }
 
 template <class Format>

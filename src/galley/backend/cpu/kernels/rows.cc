@@ -32,7 +32,59 @@ GALLEY_SIMD void StoreSome(float* p, F32 x, std::size_t n) {
   for (std::size_t l = 0; l < n; ++l) p[l] = x[l];
 }
 
+// Row and column sums of a matrix of four by four in every place of it, added in ascending order.
+GALLEY_SIMD F32 RowSums(F32 m) {
+  return ((__builtin_shufflevector(m, m, 0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12) +
+           __builtin_shufflevector(m, m, 1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9, 9, 13, 13, 13, 13)) +
+          __builtin_shufflevector(m, m, 2, 2, 2, 2, 6, 6, 6, 6, 10, 10, 10, 10, 14, 14, 14, 14)) +
+         __builtin_shufflevector(m, m, 3, 3, 3, 3, 7, 7, 7, 7, 11, 11, 11, 11, 15, 15, 15, 15);
+}
+GALLEY_SIMD F32 ColumnSums(F32 m) {
+  return ((__builtin_shufflevector(m, m, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3) +
+           __builtin_shufflevector(m, m, 4, 5, 6, 7, 4, 5, 6, 7, 4, 5, 6, 7, 4, 5, 6, 7)) +
+          __builtin_shufflevector(m, m, 8, 9, 10, 11, 8, 9, 10, 11, 8, 9, 10, 11, 8, 9, 10, 11)) +
+         __builtin_shufflevector(m, m, 12, 13, 14, 15, 12, 13, 14, 15, 12, 13, 14, 15, 12, 13, 14, 15);
+}
+
+// Some matrices of four by four together, because each step of one waits for the one before.
+template <std::size_t kMatrices>
+GALLEY_SIMD void BalanceFours(float* matrices, int iterations, float eps) {
+  F32 m[kMatrices];
+  for (std::size_t i = 0; i < kMatrices; ++i) m[i] = Load(matrices + i * kLanes);
+  for (int iteration = 0; iteration < iterations; ++iteration) {
+    for (std::size_t i = 0; iteration > 0 && i < kMatrices; ++i) m[i] = m[i] / (RowSums(m[i]) + eps);
+    for (std::size_t i = 0; i < kMatrices; ++i) m[i] = m[i] / (ColumnSums(m[i]) + eps);
+  }
+  for (std::size_t i = 0; i < kMatrices; ++i) Store(matrices + i * kLanes, m[i]);
+}
+
+// One matrix of any size; `step` between the values of a sum, `other` between sums.
+GALLEY_SIMD void DivideBySums(float* m, std::size_t copies, std::size_t step, std::size_t other, float eps) {
+  for (std::size_t j = 0; j < copies; ++j) {
+    float sum = 0;
+    for (std::size_t k = 0; k < copies; ++k) sum += m[j * other + k * step];
+    for (std::size_t k = 0; k < copies; ++k) m[j * other + k * step] /= sum + eps;
+  }
+}
+
 }  // namespace
+
+void Balance(float* matrices, std::size_t count, int copies, int iterations, float eps) {
+  const auto size = static_cast<std::size_t>(copies);
+  std::size_t i = 0;
+  if (copies == 4) {
+    for (; i + 4 <= count; i += 4) BalanceFours<4>(matrices + i * kLanes, iterations, eps);
+    for (; i < count; ++i) BalanceFours<1>(matrices + i * kLanes, iterations, eps);
+    return;
+  }
+  for (; i < count; ++i) {
+    float* m = matrices + i * size * size;
+    for (int iteration = 0; iteration < iterations; ++iteration) {
+      if (iteration > 0) DivideBySums(m, size, 1, size, eps);
+      DivideBySums(m, size, size, 1, eps);
+    }
+  }
+}
 
 float SumSquares(const BFloat16* x, std::size_t n) {
   F32 sum{};
@@ -95,6 +147,23 @@ void Collapse(const BFloat16* h, std::size_t dim, int copies, const float* pre, 
   }
 }
 
+void Rotate(BFloat16* x, const float* cos_sin, std::size_t pairs, float sign) {
+  const float* sines = cos_sin + pairs;
+  std::size_t i = 0;
+  for (; i + kLanes <= pairs; i += kLanes) {
+    const U32 both = LoadAs<U32>(x + 2 * i);
+    const F32 re = (F32)(both << 16), im = (F32)(both & 0xFFFF0000u);
+    const F32 c = Load(cos_sin + i), s = Load(sines + i) * sign;
+    StoreAs(x + 2 * i, (Bf16Bits(re * c - im * s) >> 16) | Bf16Bits(re * s + im * c));
+  }
+  for (; i < pairs; ++i) {
+    const float re = OneFloat(x[2 * i]), im = OneFloat(x[2 * i + 1]);
+    const float c = cos_sin[i], s = sines[i] * sign;
+    x[2 * i] = RoundOne(re * c - im * s);
+    x[2 * i + 1] = RoundOne(re * s + im * c);
+  }
+}
+
 void AddScaled(BFloat16* h, const BFloat16* value, float gate, std::size_t n) {
   for (std::size_t i = 0; i < n; i += kLanes) {
     StoreSome(h + i, Fma(Broadcast(gate), LoadSome(value + i, n - i), LoadSome(h + i, n - i)), n - i);
@@ -127,8 +196,8 @@ void EncodeFp8(const BFloat16* x, std::uint8_t* codes, std::uint8_t* scales, std
     const F32 a = LoadBf16(x + i), b = LoadBf16(x + i + kLanes);
     const float scale = Fp8GroupScale(a, b);
     const F32 down = Broadcast(1.0f / scale);
-    StoreAs(codes + i, __builtin_convertvector(EncodeE4M3(Max(Min(a * down, top), bottom)), U8x16));
-    StoreAs(codes + i + kLanes, __builtin_convertvector(EncodeE4M3(Max(Min(b * down, top), bottom)), U8x16));
+    StoreAs(codes + i, NarrowTo8(EncodeE4M3(Max(Min(a * down, top), bottom))));
+    StoreAs(codes + i + kLanes, NarrowTo8(EncodeE4M3(Max(Min(b * down, top), bottom))));
     std::uint32_t bits;
     __builtin_memcpy(&bits, &scale, sizeof(bits));
     scales[i / 32] = static_cast<std::uint8_t>(bits >> 23);

@@ -30,6 +30,7 @@ using U8x8 = std::uint8_t __attribute__((vector_size(8)));
 using U8x64 = std::uint8_t __attribute__((vector_size(64)));
 using U16x8 = std::uint16_t __attribute__((vector_size(16)));
 using U16x16 = std::uint16_t __attribute__((vector_size(32)));
+using U32x8 = std::uint32_t __attribute__((vector_size(32)));
 using F32x8 = float __attribute__((vector_size(32)));
 using F32x4 = float __attribute__((vector_size(16)));
 
@@ -68,6 +69,54 @@ GALLEY_SIMD U32 BroadcastBits(std::uint32_t x) {
   return (U32)_mm512_set1_epi32(static_cast<int>(x));
 #else
   return U32{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+#endif
+}
+
+// Integers of one width as those of another, lane by lane. Left to itself GCC takes some of these byte by byte. The
+// masks are full: the forms without one make GCC 12 warn of values that its own headers leave undefined.
+GALLEY_SIMD U32 Widen(U8x16 x) {
+#if defined(__AVX512F__)
+  return (U32)_mm512_maskz_cvtepu8_epi32(0xFFFF, (__m128i)x);
+#elif defined(__AVX2__)
+  const U32x8 low = (U32x8)_mm256_cvtepu8_epi32((__m128i)x);
+  const U32x8 high = (U32x8)_mm256_cvtepu8_epi32(_mm_srli_si128((__m128i)x, 8));
+  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+#else
+  return __builtin_convertvector(x, U32);
+#endif
+}
+GALLEY_SIMD U32 Widen(U16x16 x) {
+#if defined(__AVX512F__)
+  return (U32)_mm512_maskz_cvtepu16_epi32(0xFFFF, (__m256i)x);
+#elif defined(__AVX2__)
+  const U32x8 low = (U32x8)_mm256_cvtepu16_epi32(_mm256_castsi256_si128((__m256i)x));
+  const U32x8 high = (U32x8)_mm256_cvtepu16_epi32(_mm256_extracti128_si256((__m256i)x, 1));
+  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+#else
+  return __builtin_convertvector(x, U32);
+#endif
+}
+// The low bits of each lane.
+GALLEY_SIMD U8x16 NarrowTo8(U32 x) {
+#if defined(__AVX512F__)
+  return (U8x16)_mm512_maskz_cvtepi32_epi8(0xFFFF, (__m512i)x);
+#else
+  return __builtin_convertvector(x, U8x16);
+#endif
+}
+GALLEY_SIMD U16x16 NarrowTo16(U32 x) {
+#if defined(__AVX512F__)
+  return (U16x16)_mm512_maskz_cvtepi32_epi16(0xFFFF, (__m512i)x);
+#else
+  return __builtin_convertvector(x, U16x16);
+#endif
+}
+GALLEY_SIMD U8x8 NarrowTo8(U64 x) {
+#if defined(__AVX512F__)
+  const std::int64_t bytes = _mm_cvtsi128_si64(_mm512_maskz_cvtepi64_epi8(0xFF, (__m512i)x));
+  return LoadAs<U8x8>(&bytes);
+#else
+  return __builtin_convertvector(x, U8x8);
 #endif
 }
 
@@ -126,15 +175,42 @@ GALLEY_SIMD float SumLanes(F32 v) {
   const F32x4 c = b + __builtin_shufflevector(b, b, 2, 3, 2, 3);
   return c[0] + c[1];
 }
+// out[i] = SumLanes(v[i]), added in the same order: vectors are folded in pairs, so that sixteen take as many steps as
+// one does by itself.
+GALLEY_SIMD F32 FoldHalves(F32 a, F32 b) {
+  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+         __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+}
+GALLEY_SIMD F32 FoldQuarters(F32 a, F32 b) {
+  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+         __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+}
+GALLEY_SIMD F32 FoldPairs(F32 a, F32 b) {
+  return __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+         __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+}
+GALLEY_SIMD F32 FoldOnes(F32 a, F32 b) {
+  return __builtin_shufflevector(a, b, 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30) +
+         __builtin_shufflevector(a, b, 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31);
+}
+GALLEY_SIMD F32 SumEach(const F32 v[kLanes]) {
+  // A quarter of the result is v[4q] to v[4q + 3].
+  const F32 first = FoldQuarters(FoldHalves(v[0], v[4]), FoldHalves(v[8], v[12]));
+  const F32 second = FoldQuarters(FoldHalves(v[1], v[5]), FoldHalves(v[9], v[13]));
+  const F32 third = FoldQuarters(FoldHalves(v[2], v[6]), FoldHalves(v[10], v[14]));
+  const F32 fourth = FoldQuarters(FoldHalves(v[3], v[7]), FoldHalves(v[11], v[15]));
+  return FoldOnes(FoldPairs(first, second), FoldPairs(third, fourth));
+}
 GALLEY_SIMD float MaxLanes(F32 v) {
-  float largest = v[0];
-  for (int i = 1; i < 16; ++i) largest = v[i] > largest ? v[i] : largest;
-  return largest;
+  F32 m = Max(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7), v);
+  m = Max(__builtin_shufflevector(m, m, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11), m);
+  m = Max(__builtin_shufflevector(m, m, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13), m);
+  return Max(__builtin_shufflevector(m, m, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14), m)[0];
 }
 
 // bf16 values as fp32 and back (to nearest, ties to even; NaN stays NaN).
 GALLEY_SIMD F32 LoadBf16(const BFloat16* p) {
-  return (F32)(__builtin_convertvector(LoadAs<U16x16>(p), U32) << 16);
+  return (F32)(Widen(LoadAs<U16x16>(p)) << 16);
 }
 GALLEY_SIMD U32 Bf16Bits(F32 x) {  // in the upper half of each lane
   const U32 bits = (U32)x;
@@ -145,7 +221,7 @@ GALLEY_SIMD F32 RoundBf16(F32 x) {
   return (F32)Bf16Bits(x);
 }
 GALLEY_SIMD void StoreBf16(BFloat16* p, F32 x) {
-  StoreAs(p, __builtin_convertvector(Bf16Bits(x) >> 16, U16x16));
+  StoreAs(p, NarrowTo16(Bf16Bits(x) >> 16));
 }
 GALLEY_SIMD BFloat16 RoundOne(float x) {
   std::uint32_t bits;

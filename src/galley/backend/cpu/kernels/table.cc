@@ -16,12 +16,17 @@ constinit const Kernels kTable = {.pack = Pack,
                                   .norm = Norm,
                                   .expand = Expand,
                                   .collapse = Collapse,
+                                  .balance = Balance,
+                                  .rotate = Rotate,
                                   .add_scaled = AddScaled,
                                   .swiglu = Swiglu,
                                   .accumulate = Accumulate,
                                   .to_bf16 = ToBf16,
                                   .encode_fp8 = EncodeFp8,
-                                  .decode_fp8 = DecodeFp8};
+                                  .decode_fp8 = DecodeFp8,
+                                  .round_fp4_index = RoundFp4Index,
+                                  .encode_fp4_index = EncodeFp4Index,
+                                  .encode_fp4_kv = EncodeFp4Kv};
 
 }  // namespace
 

@@ -129,7 +129,7 @@ class SchemaChecker {
 
   // The error tells where: a JSON Pointer into the schema, and for regular expressions why.
   Status Check() {
-    const Status status = Schema(root_);
+    Status status = Schema(root_);
     if (status) return status;
     std::string place = fmt::format("at {}", path_.empty() ? "the top" : Pointer());
     if (!reason_.empty()) place += ": " + reason_;

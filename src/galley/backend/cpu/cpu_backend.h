@@ -129,7 +129,7 @@ class CpuBackend final : public Backend {
   std::size_t next_rope_ = 0;
   const bool engram_on_disk_;
   std::unique_ptr<ExpertStore> store_;
-  std::vector<const ExpertWeights*> foreseen_;  // of the next layer
+  std::vector<const ExpertWeights*> foreseen_;            // of the next layer
   std::vector<std::vector<TokenChance>> sample_scratch_;  // of each worker
 };
 

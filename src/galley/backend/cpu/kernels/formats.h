@@ -19,8 +19,8 @@ namespace galley::backend::cpu::GALLEY_ISA {
 
 inline constexpr int kScaleVectors = 2;  // of a chunk, at most
 
-// partial[t] += w . x[t] for 32 products a row: w holds pairs of bf16, the 128 bytes at x[t] + at what its upper and then
-// what its lower halves are multiplied with, as fp32. Two steps of sixteen in fp32 take half the time of one
+// partial[t] += w . x[t] for 32 products a row: w holds pairs of bf16, the 128 bytes at x[t] + at what its upper and
+// then what its lower halves are multiplied with, as fp32. Two steps of sixteen in fp32 take half the time of one
 // instruction for bf16 pairs, and unpacking weights is shared by all rows.
 template <std::size_t kT>
 GALLEY_SIMD void AddPairs(F32 partial[kT], U32 w, const std::byte* const x[kT], std::size_t at) {
@@ -103,7 +103,8 @@ struct Mxfp4 {
   GALLEY_SIMD void Load(const std::uint8_t* codes, U32 w[kWeights]) {
     // A look-up takes six bits of an index, and the upper two are not part of the code: the table is there four times.
     alignas(16) static constexpr std::uint8_t kTable[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
-    const __m512i table = _mm512_maskz_broadcast_i32x4(0xFFFF, _mm_load_si128(reinterpret_cast<const __m128i*>(kTable)));
+    const __m512i table =
+        _mm512_maskz_broadcast_i32x4(0xFFFF, _mm_load_si128(reinterpret_cast<const __m128i*>(kTable)));
     const auto bytes = LoadAs<U16>(codes);
     w[0] = (U32)_mm512_maskz_permutexvar_epi8(~0ull, (__m512i)bytes, table);
     w[1] = (U32)_mm512_maskz_permutexvar_epi8(~0ull, (__m512i)(bytes >> 4), table);

@@ -8,12 +8,7 @@ namespace galley::grammar {
 namespace {
 
 using testing::CompileText;
-
-std::vector<MaskWord> MaskOf(Matcher& matcher) {
-  std::vector<MaskWord> out(matcher.grammar().vocabulary->mask_words());
-  matcher.FillMask(out);
-  return out;
-}
+using testing::MaskOf;
 
 bool Has(const std::vector<MaskWord>& mask, std::uint32_t id) {
   return (mask[id / 64] >> (id % 64) & 1) != 0;

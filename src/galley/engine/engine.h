@@ -42,6 +42,7 @@ struct EngineOptions {
   std::int64_t max_seq_len = 0;     // 0: what the config states
   int max_seqs = 16;                // sequences that run at once
   int step_rows_max = 512;          // rows of one step, prompts and decodes together
+  std::int64_t grammar_cache = 0;   // bytes of the caller's GrammarCompiler, which the memory plan counts
   int blocks = 0;                   // history blocks of 128 tokens; 0: enough for max_seqs sequences of max_seq_len
   int snapshots = 0;                // saved slots, kept where a next turn will match; 0: off
   kv::ReplayMode replay = kv::ReplayMode::kBounded;
@@ -68,6 +69,8 @@ struct LogitRules {
   double frequency_penalty = 0.0;   // times the count in the output
   double presence_penalty = 0.0;    // once for each token in the output
 };
+
+inline constexpr std::int64_t kStopIdsMax = 1024;
 
 struct EngineRequest {
   std::vector<TokenId> prompt_ids;

@@ -22,13 +22,14 @@ struct KindInfo {
   std::string_view option;  // that makes it smaller; empty: none does
 };
 
-constexpr std::array<KindInfo, 6> kKinds = {{
+constexpr std::array<KindInfo, 7> kKinds = {{
     {"weights", ""},
     {"tables", ""},
     {"workspace", "the rows of a step (--step-rows; of generate and chat: --prefill-chunk)"},
     {"blocks", "the tokens to hold (--max-seq-len, --blocks; of plan: --max-tokens)"},
     {"slots", "the sequences that run at once (--max-seqs)"},
     {"snapshots", "the saved slots (--snapshots)"},
+    {"grammars", "the cache of compiled grammars (--grammar-cache)"},
 }};
 
 // "1.23 GiB", always with the unit that leaves the number readable.
@@ -170,6 +171,8 @@ Result<MemoryPlan> PlanMemory(const model::Config& config, const MemoryOptions& 
   plan.items.push_back({MemoryKind::kSlots, "slots", options.slots, slot});
   if (options.snapshots > 0)
     plan.items.push_back({MemoryKind::kSnapshots, "snapshots", options.snapshots, slot + block});
+  if (options.grammar_cache > 0)
+    plan.items.push_back({MemoryKind::kGrammars, "compiled grammars, at most", 1, options.grammar_cache});
   return plan;
 }
 

@@ -62,6 +62,10 @@ std::string Shown(std::string_view sent) {
   return text::ReplaceInvalidUtf8(sent.substr(0, end)) + "…";
 }
 
+std::string CodeOf(const ApiError& error) {
+  return error.code.empty() ? std::string(RowOf(error.status).code) : error.code;
+}
+
 net::HttpResponse ErrorResponse(const ApiError& error, ErrorStyle style, std::string_view request_id) {
   const StatusRow& row = RowOf(error.status);
   Json body;
@@ -70,14 +74,14 @@ net::HttpResponse ErrorResponse(const ApiError& error, ErrorStyle style, std::st
                              {"error", Json::MakeObject({{"type", row.messages_type}, {"message", error.message}})},
                              {"request_id", request_id}});
   } else {
-    const std::string_view code = error.code.empty() ? row.code : std::string_view(error.code);
     body = Json::MakeObject({{"error", Json::MakeObject({{"message", error.message},
                                                          {"type", row.type},
                                                          {"param", error.param.empty() ? Json() : Json(error.param)},
-                                                         {"code", code}})}});
+                                                         {"code", CodeOf(error)}})}});
   }
   net::HttpResponse response{
       .status = error.status, .headers = {{"content-type", "application/json"}}, .body = DumpJson(body)};
+  if (error.status == 401) response.headers.Add("www-authenticate", "Bearer");
   if (error.retry_after_s) response.headers.Add("retry-after", std::to_string(*error.retry_after_s));
   return response;
 }
@@ -87,7 +91,7 @@ protocol::AnswerFailure FailureOf(const ApiError& error) {
   return {.message = error.message,
           .type = std::string(row.type),
           .messages_type = std::string(row.messages_type),
-          .code = error.code.empty() ? std::string(row.code) : error.code};
+          .code = CodeOf(error)};
 }
 
 }  // namespace galley::serve

@@ -21,6 +21,7 @@
 #include "galley/engine/generator.h"
 #include "galley/engine/memory_plan.h"
 #include "galley/engine/speculation.h"
+#include "galley/engine/stop_strings.h"  // limits of stop_strings and banned_words
 #include "galley/kv/block_key.h"
 #include "galley/kv/replay.h"
 #include "galley/sched/scheduler.h"

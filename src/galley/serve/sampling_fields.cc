@@ -7,7 +7,6 @@
 #include <charconv>
 #include <iterator>
 
-#include "galley/engine/stop_strings.h"
 #include "galley/protocol/shape.h"
 
 namespace galley::serve {

@@ -11,6 +11,7 @@ namespace {
 using protocol::Json;
 
 constexpr std::size_t kShownBytesMax = 200;
+constexpr std::size_t kMessageBytesMax = 2000;
 
 struct StatusRow {
   int status;
@@ -40,6 +41,15 @@ const StatusRow& RowOf(int status) {
   return RowOf(status >= 500 ? 500 : 400);
 }
 
+// Valid UTF-8, and cut where it is longer.
+std::string CutTo(std::string_view text, std::size_t bytes_max) {
+  if (text.size() <= bytes_max) return text::ReplaceInvalidUtf8(text);
+  // A cut inside a character leaves no broken one behind: its bytes go too.
+  std::size_t end = bytes_max;
+  while (end > bytes_max - 3 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text::ReplaceInvalidUtf8(text.substr(0, end)) + "…";
+}
+
 }  // namespace
 
 ApiError FromError(const Error& error) {
@@ -55,11 +65,7 @@ ApiError FromError(const protocol::RequestError& error) {
 }
 
 std::string Shown(std::string_view sent) {
-  if (sent.size() <= kShownBytesMax) return text::ReplaceInvalidUtf8(sent);
-  // A cut inside a character leaves no broken one behind: its bytes go too.
-  std::size_t end = kShownBytesMax;
-  while (end > kShownBytesMax - 3 && (static_cast<unsigned char>(sent[end]) & 0xC0) == 0x80) --end;
-  return text::ReplaceInvalidUtf8(sent.substr(0, end)) + "…";
+  return CutTo(sent, kShownBytesMax);
 }
 
 std::string CodeOf(const ApiError& error) {
@@ -68,13 +74,15 @@ std::string CodeOf(const ApiError& error) {
 
 net::HttpResponse ErrorResponse(const ApiError& error, ErrorStyle style, std::string_view request_id) {
   const StatusRow& row = RowOf(error.status);
+  // It may quote what the client sent.
+  const std::string message = CutTo(error.message, kMessageBytesMax);
   Json body;
   if (style == ErrorStyle::kMessages) {
     body = Json::MakeObject({{"type", "error"},
-                             {"error", Json::MakeObject({{"type", row.messages_type}, {"message", error.message}})},
+                             {"error", Json::MakeObject({{"type", row.messages_type}, {"message", message}})},
                              {"request_id", request_id}});
   } else {
-    body = Json::MakeObject({{"error", Json::MakeObject({{"message", error.message},
+    body = Json::MakeObject({{"error", Json::MakeObject({{"message", message},
                                                          {"type", row.type},
                                                          {"param", error.param.empty() ? Json() : Json(error.param)},
                                                          {"code", CodeOf(error)}})}});

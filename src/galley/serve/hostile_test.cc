@@ -130,6 +130,21 @@ TEST(Hostile, OtherEndpoints) {
   }
 }
 
+// What an error quotes stays short and whole, however long the client's words are.
+TEST(Hostile, ErrorsDoNotGrowWithTheRequest) {
+  Served served(Says("x"));
+  const std::string word = Repeated("é", 500'000);
+  for (const std::string& more :
+       {",\"" + word + "\":1,\"" + word + "\":2", ",\"top_k\":1" + word, ",\"top_k\":\"" + word + '"',
+        R"(,"tool_choice":")" + word + '"', R"(,"response_format":{"type":")" + word + "\"}",
+        R"(,"tools":[{"type":"function","function":{"name":")" + word + "\"}}]"}) {
+    const auto reply = served.Post("/v1/chat/completions", Chat(more));
+    EXPECT_EQ(reply->status(), 400) << reply->text().substr(0, 300);
+    EXPECT_LT(reply->text().size(), 2500u);
+    EXPECT_NE(At(reply->json(), "error.message"), "absent");
+  }
+}
+
 // Field values that a careless log or response would turn into something else.
 TEST(Hostile, HeadersAreTakenAsTheyAreOrNotAtAll) {
   Served served(Says("x"), {}, {"sk-!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"});

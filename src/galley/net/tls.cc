@@ -96,7 +96,7 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::ForServer(const std::strin
   if (SSL_CTX_use_certificate_chain_file(context, certificate_file.c_str()) != 1)
     return CannotLoad("certificate", "a chain in PEM", certificate_file);
   if (SSL_CTX_use_PrivateKey_file(context, key_file.c_str(), SSL_FILETYPE_PEM) != 1)
-    return CannotLoad("key", "a private key in PEM, not encrypted", key_file);
+    return CannotLoad("key", "the private key of the certificate in PEM, not encrypted", key_file);
   if (SSL_CTX_check_private_key(context) != 1) {
     return Err(ErrorCode::kCorrupt, "the TLS key does not belong to the certificate " + certificate_file, key_file);
   }

@@ -41,6 +41,16 @@ std::string Size(std::int64_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits[unit]);
 }
 
+// Null: no option makes any of them smaller.
+const MemoryItem* LargestWithOption(const std::vector<MemoryItem>& items) {
+  const MemoryItem* largest = nullptr;
+  for (const MemoryItem& item : items) {
+    if (kKinds[static_cast<std::size_t>(item.kind)].option.empty()) continue;
+    if (largest == nullptr || item.bytes() > largest->bytes()) largest = &item;
+  }
+  return largest;
+}
+
 // What one token reads of experts on disk when all are used alike, which is the worst that a long text comes to.
 std::string ExpertsNote(const model::Config& config, std::int64_t all, std::int64_t held) {
   const double used = static_cast<double>(all) * config.n_activated_experts / config.n_routed_experts;
@@ -126,13 +136,7 @@ Status MemoryPlan::Fits(std::int64_t limit) const {
   std::string advice;
   if (fixed > limit) {
     advice = "the weights alone do not fit, so choose a smaller model or a machine with more memory";
-  } else {
-    // The largest of those that an option makes smaller.
-    const MemoryItem* largest = nullptr;
-    for (const MemoryItem& item : items) {
-      if (kKinds[static_cast<std::size_t>(item.kind)].option.empty()) continue;
-      if (largest == nullptr || item.bytes() > largest->bytes()) largest = &item;
-    }
+  } else if (const MemoryItem* largest = LargestWithOption(items); largest != nullptr) {
     const std::int64_t room = limit - (total() - largest->bytes());
     advice = fmt::format("lower {}, which take {}", kKinds[static_cast<std::size_t>(largest->kind)].option,
                          Size(largest->bytes()));

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "galley/text/utf8.h"
 
 namespace galley::serve {
@@ -35,6 +37,13 @@ constexpr StatusRow kStatuses[] = {
     {504, "timeout_error", "deadline", "api_error"},
 };
 
+// The engine's fields, and what clients call them.
+constexpr std::pair<std::string_view, std::string_view> kMembers[] = {{"prompt_ids", "prompt"},
+                                                                      {"stop_ids", "stop_token_ids"},
+                                                                      {"banned_words", "bad_words"},
+                                                                      {"allowed_ids", "allowed_token_ids"},
+                                                                      {"banned_ids", "logit_bias"}};
+
 const StatusRow& RowOf(int status) {
   for (const StatusRow& row : kStatuses)
     if (row.status == status) return row;
@@ -56,7 +65,12 @@ ApiError FromError(const Error& error) {
   const ErrorCodeInfo& info = Info(error.code);
   // 499 is no status to send; a request that its own client cancelled has nobody to read it anyway.
   const int status = error.code == ErrorCode::kCancelled ? 503 : info.http_status;
-  return {.status = status, .message = error.ToString(), .param = error.where, .code = std::string(info.label)};
+  Error told = error;
+  for (const auto& [field, member] : kMembers)
+    if (error.where == field) told.where = member;
+  // What is wrong with a request has one code, wherever it was found.
+  const std::string_view code = error.code == ErrorCode::kInvalidArgument ? "" : info.label;
+  return {.status = status, .message = told.ToString(), .param = told.where, .code = std::string(code)};
 }
 
 ApiError FromError(const protocol::RequestError& error) {

@@ -191,6 +191,14 @@ TEST(Endpoints, WhatAClientCalledIsShownAsShortText) {
   EXPECT_EQ(Shown(std::string(199, 'a') + "é"), std::string(199, 'a') + "…") << "a character is not cut in two";
 }
 
+TEST(Endpoints, ErrorsOfTheEngineHaveTheClientsNames) {
+  const ApiError error = FromError(Error{ErrorCode::kInvalidArgument, "id 9 at place 0 is wrong", "prompt_ids"});
+  EXPECT_EQ(error.message, "prompt: id 9 at place 0 is wrong");
+  EXPECT_EQ(error.param, "prompt");
+  EXPECT_EQ(CodeOf(error), "invalid_request_error");
+  EXPECT_EQ(CodeOf(FromError(Error{ErrorCode::kDevice, "gone", ""})), "device");
+}
+
 TEST(Endpoints, ModelsVersionsAndState) {
   ServiceOptions options;
   options.model_names = {"nano", "alias"};

@@ -228,9 +228,8 @@ class TagEmitter {
   }
   // Any of `texts`, as a tree: what they begin with is there once.
   static Regex AnyOf(Stops texts) {
-    std::ranges::sort(texts);
-    const auto repeated = std::ranges::unique(texts);
-    texts.erase(repeated.begin(), repeated.end());
+    std::sort(texts.begin(), texts.end());
+    texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
     return TreeOf(texts, 0);
   }
   static Regex TreeOf(std::span<const std::string> sorted, std::size_t depth) {

@@ -10,7 +10,7 @@
 namespace galley::grammar {
 namespace {
 
-constexpr std::uint8_t kLabelMax = 63, kNameMax = 253, kPrefix = 4;  // "xn--"
+constexpr std::uint8_t kLabelMax = 63, kNameMax = 253;
 // "x-" and three digits insert one letter.
 constexpr std::uint32_t kInsertion = 5;
 constexpr std::uint32_t kLetter = 0xE9;

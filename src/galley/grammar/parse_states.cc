@@ -407,20 +407,19 @@ ParseStates::Id ParseStates::AfterLexeme(const Item& item, int label, bool guess
 }
 
 // Takes over what old items name into tables that hold nothing else.
-Item ParseStates::Moved(Item item, const Tables& old, std::unordered_map<std::uint32_t, std::uint32_t>& captures) {
-  item.payload = InternPayload(Payload(*old.payloads[item.payload]));
+Item ParseStates::Moved(Item item, const Tables& old, Renamed& now) {
+  const auto [payload, unknown] = now.payloads.try_emplace(item.payload, 0);
+  if (unknown) payload->second = InternPayload(Payload(*old.payloads[item.payload]));
+  item.payload = payload->second;
   std::vector<std::uint32_t> chain;
   std::uint32_t at = item.captured;
-  while (captures.find(at) == captures.end()) {
-    chain.push_back(at);
-    at = old.captures[at].first;
-  }
-  std::uint32_t now = captures[at];
+  for (; now.captures.find(at) == now.captures.end(); at = old.captures[at].first) chain.push_back(at);
+  std::uint32_t captured = now.captures[at];
   for (; !chain.empty(); chain.pop_back()) {
-    now = Capture(now, old.captures[chain.back()].second);
-    captures.emplace(chain.back(), now);
+    captured = Capture(captured, old.captures[chain.back()].second);
+    now.captures.emplace(chain.back(), captured);
   }
-  item.captured = now;
+  item.captured = captured;
   return item;
 }
 
@@ -454,14 +453,14 @@ std::vector<ParseStates::Id> ParseStates::Compact(std::span<const Id> keep) {
   capture_ids_.clear();
   Begin();
   for (const std::string& name : name_texts_) bytes_ += 96 + 2 * name.size();
-  std::unordered_map<std::uint32_t, std::uint32_t> captures = {{0, 0}};
+  Renamed now = {.payloads = {}, .captures = {{0, 0}}};
   for (const Id id : order) {
     // Making each was a call of its own.
     program_.limits().meter->RestartSteps();
     std::vector<Item> kernel = std::move(states[id].kernel);
     for (Item& item : kernel) {
       if (item.origin != kRootOrigin) item.origin = map[item.origin];
-      item = Moved(item, old, captures);
+      item = Moved(item, old, now);
     }
     map[id] = Intern(std::move(kernel), states[id].guessed);
   }

@@ -57,7 +57,7 @@ Result<engine::GeneratorOptions> ReadGeneratorOptions(const options::Values& val
   options.model_dir = model_dir;
   options.prefill_chunk = static_cast<int>(values.Int("prefill-chunk"));
   options.max_seq_len = values.Int("max-seq-len");
-  ReadDevice(values, options);
+  RETURN_IF_ERROR(ReadDevice(values, options));
   if (values.String("decoder-truncation") == "compact")
     options.decoder_keep = static_cast<int>(values.Int("decoder-keep"));
   return options;

@@ -23,7 +23,7 @@ namespace {
 using protocol::Json;
 
 constexpr std::size_t kPieceTokens = 48;
-// From few rounds the fit takes what happened once for what is always so, and goes to its bounds.
+// Fewer say little: perfect survivals show an error of 0.76 % by chance on 17,136 rounds, so of about 7 % on 200.
 constexpr std::size_t kRoundsMin = 200;
 
 // Prompts from the text, or with none so many times the bare beginning of a text.
@@ -88,7 +88,7 @@ Result<int> RunCalibrate(Context& context) {
 
   engine::EngineOptions options;
   options.model_dir = model_dir;
-  ReadDevice(values, options);
+  RETURN_IF_ERROR(ReadDevice(values, options));
   options.max_seqs = 8;
   engine::RoundsRequest request;
   request.tokens = static_cast<int>(values.Int("max-tokens"));

@@ -196,6 +196,19 @@ Status CheckWeights(Context& context, const std::filesystem::path& model_dir) {
              model_dir.string());
 }
 
+Status CheckPlacement(const options::Values& values) {
+  if (values.String("backend") != "cuda") return {};
+  for (const std::string_view option : {"experts", "engram"}) {
+    if (values.String(option) == "device") continue;
+    return Err(ErrorCode::kUnsupported,
+               fmt::format("{} is not possible with the cuda backend, which has all weights on the device; use "
+                           "--{} device, or --backend cpu",
+                           values.String(option), option),
+               std::string(option));
+  }
+  return {};
+}
+
 Result<engine::SpeculationOptions> ReadSpeculation(const options::Values& values) {
   engine::SpeculationOptions speculation;
   const std::optional<engine::SpeculationMode> mode = engine::SpeculationModeFor(values.String("speculation"));

@@ -45,16 +45,22 @@ inline constexpr std::size_t kPromptBytesMax = std::size_t{64} << 20;
 // With --weights-digest: whether the model is the one that was meant. Errors: kCorrupt with both digests; those above.
 [[nodiscard]] Status CheckWeights(Context& context, const std::filesystem::path& model_dir);
 
-// --backend, --isa, --threads, --cuda-graphs, --experts and --expert-memory, into any of the engine's structures of
-// options: every command that takes them reads them here.
+// --experts and --engram as far as they say "disk" or "host", which for a GPU is another place than its own memory.
+// Errors: kUnsupported (a place that the backend cannot use).
+[[nodiscard]] Status CheckPlacement(const options::Values& values);
+
+// --backend, --isa, --threads, --cuda-graphs, --experts, --expert-memory and --engram, into any of the engine's
+// structures of options: every command that takes them reads them here. Errors: those of CheckPlacement.
 template <typename Options>
-void ReadDevice(const options::Values& values, Options& options) {
+[[nodiscard]] Status ReadDevice(const options::Values& values, Options& options) {
+  RETURN_IF_ERROR(CheckPlacement(values));
   options.backend = values.String("backend");
   options.isa = values.String("isa");
   options.threads = static_cast<int>(values.Int("threads"));
   options.cuda_graphs = values.String("cuda-graphs") == "on";
   if (values.String("experts") == "disk") options.expert_memory = values.Int("expert-memory");
   options.engram_on_disk = values.String("engram") == "disk";
+  return {};
 }
 
 // --speculation, --draft-tokens and, where the command has it, --fixed-acceptance.

@@ -37,7 +37,7 @@ Result<engine::EngineOptions> EngineOptionsOf(const options::Values& values, con
   engine::EngineOptions options;
   ASSIGN_OR_RETURN(options.speculation, ReadSpeculation(values));
   options.model_dir = model_dir;
-  ReadDevice(values, options);
+  RETURN_IF_ERROR(ReadDevice(values, options));
   options.max_seq_len = values.Int("max-seq-len");
   if (options.max_seq_len == 1)
     return Err(ErrorCode::kInvalidArgument, "1 has no room for a prompt and an answer; give at least 2, or 0",

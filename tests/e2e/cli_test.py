@@ -221,6 +221,7 @@ class Errors(unittest.TestCase):
     def test_placement_that_cannot_be(self):
         self.refused("invalid_argument", "give at least 409600", "generate", "--experts", "disk", "--expert-memory", "1KiB", "Hi")
         self.refused("unsupported", "use --backend cpu", "generate", "--experts", "disk", "--backend", "ref", "Hi")
+        self.refused("unsupported", "use --experts device", "generate", "--experts", "host", "--backend", "cuda", "Hi")
         self.refused("unsupported", "measures the cpu and cuda backends, not ref", "bench", "layers", "--backend", "ref")
 
     def test_no_model_there(self):

@@ -5,7 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
+
+#include "galley/base/cgroup.h"
 
 namespace galley {
 
@@ -17,10 +18,7 @@ std::uint64_t UsableMemoryBytes() {
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
     usable = std::min<std::uint64_t>(usable, limit.rlim_cur);
   }
-  // cgroup v2; the file holds "max" when there is no limit, which fails to parse and leaves `usable` as it is.
-  std::ifstream file("/sys/fs/cgroup/memory.max");
-  std::uint64_t cgroup = 0;
-  if (file >> cgroup) usable = std::min(usable, cgroup);
+  if (const auto group = ReadCgroupLimits().memory_bytes) usable = std::min(usable, *group);
   return usable;
 }
 

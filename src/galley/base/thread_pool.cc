@@ -7,14 +7,13 @@
 #include <atomic>
 #include <condition_variable>
 #include <exception>
-#include <fstream>
 #include <mutex>
-#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "galley/base/cgroup.h"
 #include "galley/base/check.h"
 #include "galley/base/log.h"
 
@@ -102,28 +101,14 @@ void ThreadPool::ParallelFor(std::int64_t count, const std::function<void(std::i
   if (shared_->failure) std::rethrow_exception(std::exchange(shared_->failure, nullptr));
 }
 
-namespace {
-
-// "max 100000" or "200000 100000" (cgroup v2): quota and period in microseconds.
-int CgroupProcessors() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (!(file >> quota >> period) || quota == "max" || period <= 0) return 1 << 20;
-  char* end = nullptr;
-  const double value = std::strtod(quota.c_str(), &end);
-  if (end == quota.c_str() || value <= 0) return 1 << 20;
-  return std::max(1, static_cast<int>(value / period));
-}
-
-}  // namespace
-
 int UsableProcessors() {
   cpu_set_t set;
   CPU_ZERO(&set);
   int allowed = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   if (sched_getaffinity(0, sizeof(set), &set) == 0) allowed = std::max(1, CPU_COUNT(&set));
-  return std::min(allowed, CgroupProcessors());
+  if (const auto quota = ReadCgroupLimits().processors)
+    allowed = std::min(allowed, std::max(1, static_cast<int>(*quota)));
+  return allowed;
 }
 
 }  // namespace galley

@@ -110,5 +110,17 @@ TEST(EngineBadInput, IsRefusedWithFieldAndLimitAndDisturbsNobody) {
   EXPECT_EQ(engine->stats().steps_failed, 0);
 }
 
+// Allowed and banned at once: it is the request that leaves nothing, and only when the first token is drawn.
+TEST(EngineBadInput, ConstraintsThatLeaveNothingAreTheRequestsFault) {
+  const auto engine = Make(Options());
+  EngineRequest request = Request(1, 12, 0, 2);
+  request.rules.allowed_ids = {7};
+  request.rules.banned_ids = {7};
+  const BranchResult branch = RunOne(*engine, request);
+  EXPECT_EQ(branch.reason, sched::FinishReason::kError);
+  EXPECT_EQ(branch.error.code, ErrorCode::kInvalidArgument) << branch.error.ToString();
+  EXPECT_THAT(branch.error.message, HasSubstr("allowed and banned tokens, biases and grammar leave none"));
+}
+
 }  // namespace
 }  // namespace galley::engine

@@ -211,6 +211,7 @@ class Executor {
                                                      std::span<const std::uint32_t> mask);
   [[nodiscard]] std::optional<TokenId> Choose(const StepJob::Draw& draw, const RowDraw& row,
                                               std::span<const float> logits);
+  [[nodiscard]] static Error NothingLeft(const RowDraw& row);
   [[nodiscard]] Result<GeneratedToken> DrawOne(const StepJob::Draw& draw, const RowDraw& row, const History& history);
   // The token with its log-probability and those of `top` alternatives.
   [[nodiscard]] GeneratedToken Scored(std::span<const float> logits, TokenId id, int top);

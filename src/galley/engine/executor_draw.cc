@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 
 #include "galley/backend/sampling.h"
 #include "galley/base/check.h"
@@ -354,6 +355,19 @@ std::optional<TokenId> Executor::Choose(const StepJob::Draw& draw, const RowDraw
       .id;
 }
 
+// Why no token can be drawn: the model's logits are broken, or the request forbids each token that the model offers.
+Error Executor::NothingLeft(const RowDraw& row) {
+  const bool offered = !row.drawn && std::any_of(row.logits.begin(), row.logits.end(), [](float logit) {
+    return logit > -std::numeric_limits<float>::infinity();
+  });
+  const std::string where = fmt::format("no token can follow position {}", row.position - 1);
+  if (offered)
+    return {ErrorCode::kInvalidArgument,
+            where + ": the request's allowed and banned tokens, biases and grammar leave none",
+            {}};
+  return {ErrorCode::kInternal, where + ": every logit is minus infinity or NaN", {}};
+}
+
 Result<GeneratedToken> Executor::DrawOne(const StepJob::Draw& draw, const RowDraw& row, const History& history) {
   const SamplingParams& s = draw.context->sampling;
   if (mask_of_[row.at] >= 0) {
@@ -378,10 +392,7 @@ Result<GeneratedToken> Executor::DrawOne(const StepJob::Draw& draw, const RowDra
     id = Choose(draw, again, ChangedLogits(draw, row, history.output, MaskOf(row)));
     accepted = id && history.constraint->Accept(*id);
   }
-  if (!id) {
-    return Err(ErrorCode::kInternal,
-               fmt::format("no token can follow position {}: every logit is minus infinity or NaN", row.position - 1));
-  }
+  if (!id) return Err(NothingLeft(row));
   if (!accepted) {
     return Err(ErrorCode::kInternal,
                fmt::format("the constraint allowed token {} at position {} and then refused it", *id, row.position));

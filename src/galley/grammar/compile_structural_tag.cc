@@ -228,7 +228,7 @@ class TagEmitter {
   }
   // Any of `texts`, as a tree: what they begin with is there once.
   static Regex AnyOf(Stops texts) {
-    std::sort(texts.begin(), texts.end());
+    std::sort(texts.begin(), texts.end());  // clang 14 does not take std::ranges::unique of libstdc++ 12
     texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
     return TreeOf(texts, 0);
   }

@@ -11,12 +11,7 @@ namespace galley::grammar {
 namespace {
 
 using testing::CompileText;
-
-std::vector<MaskWord> MaskOf(Matcher& matcher) {
-  std::vector<MaskWord> out(matcher.grammar().vocabulary->mask_words());
-  matcher.FillMask(out);
-  return out;
-}
+using testing::MaskOf;
 
 std::vector<std::uint32_t> TokensOf(const Grammar& grammar, std::string_view text) {
   return grammar.vocabulary->Greedy(text);

@@ -8,12 +8,7 @@ namespace galley::grammar {
 namespace {
 
 using testing::CompileText;
-
-std::vector<MaskWord> MaskOf(Matcher& matcher) {
-  std::vector<MaskWord> out(matcher.grammar().vocabulary->mask_words());
-  matcher.FillMask(out);
-  return out;
-}
+using testing::MaskOf;
 
 bool Has(const std::vector<MaskWord>& mask, std::uint32_t id) {
   return (mask[id / 64] >> (id % 64) & 1) != 0;
@@ -38,7 +33,7 @@ struct Spec {
 
 // Grammars that between them use every kind of node and payload.
 const std::vector<Spec>& Specs() {
-  static const std::vector<Spec> kSpecs = {
+  static const std::vector<Spec> specs = {
       {"regex", "(?:日本|日語|é|a)+b{2,4}"},
       {"ebnf", "root ::= e\ne ::= e [+*] e | \"(\" e \")\" | [0-9]+"},
       {"ebnf", "root ::= \"a\" root \"a\" | \"b\" root \"b\" | \"aa\" | \"b\""},
@@ -53,7 +48,7 @@ const std::vector<Spec>& Specs() {
       {"json_schema",
        R"({"$defs":{"n":{"anyOf":[{"type":"null"},{"type":"array","items":{"$ref":"#/$defs/n"}}]}},"$ref":"#/$defs/n"})"},
   };
-  return kSpecs;
+  return specs;
 }
 
 // A random allowed token, or the vocabulary size when there is none.

@@ -94,18 +94,13 @@ TEST(NumberMachine, LargeMultiplesNeedNoSearch) {
     spec.integer = true;
     spec.multiples = {*ParseDecimal(multiple)};
     auto machine = *NumberMachine::Create(spec, {});
-    auto state = machine->Start(0);
-    for (const char c : std::string_view("-73906")) {
-      state = machine->Step(state, static_cast<std::uint8_t>(c));
-      ASSERT_NE(state, Machine::kDead) << multiple;
-    }
+    ASSERT_NE(StateAfter(*machine, "-73906"), Machine::kDead) << multiple;
     EXPECT_LT(machine->states(), 1000u) << multiple;
   }
   NumberSpec spec = Range("0", "1000000000", true);
   spec.multiples = {*ParseDecimal("999983")};
   auto machine = *NumberMachine::Create(spec, {});
-  auto state = machine->Start(0);
-  for (const char c : std::string_view("99998")) state = machine->Step(state, static_cast<std::uint8_t>(c));
+  const auto state = StateAfter(*machine, "99998");
   int live = 0;
   for (std::uint8_t c = '0'; c <= '9'; ++c) live += machine->Step(state, c) != Machine::kDead;
   EXPECT_EQ(live, 1);  // 999983 itself; nine digits make no multiple that begins with another
@@ -178,11 +173,8 @@ TEST(NumberMachine, LargeMultiplesOfFractionsNeedNoSearch) {
       NumberSpec spec = bounded ? Range("-999999999.5", "999999999.25", false) : NumberSpec{};
       spec.multiples = {*ParseDecimal(multiple)};
       auto machine = *NumberMachine::Create(spec, {});
-      auto state = machine->Start(0);
-      for (const char c : std::string_view("-73906")) {
-        state = machine->Step(state, static_cast<std::uint8_t>(c));
-        ASSERT_NE(state, Machine::kDead) << multiple;
-      }
+      auto state = StateAfter(*machine, "-73906");
+      ASSERT_NE(state, Machine::kDead) << multiple;
       state = machine->Step(state, '.');
       for (int i = 0; i < 25 && state != Machine::kDead; ++i) {
         Machine::State next = Machine::kDead;

@@ -81,4 +81,10 @@ inline bool Takes(std::string_view kind, std::string_view spec, std::string_view
   return grammar && Matcher(*grammar).Check(text).complete;
 }
 
+inline std::vector<MaskWord> MaskOf(Matcher& matcher) {
+  std::vector<MaskWord> out(matcher.grammar().vocabulary->mask_words());
+  matcher.FillMask(out);
+  return out;
+}
+
 }  // namespace galley::grammar::testing

@@ -43,8 +43,8 @@ Checked SetPrompt(const Json& body, ParsedRequest& request) {
   const bool one_text = prompt.is_string() || (elements.size() == 1 && elements[0].is_string());
   if (one_text) {
     const std::string_view text = prompt.is_string() ? Text(prompt) : Text(elements[0]);
-    const Json& suffix = Get(body, "suffix");
-    request.raw_prompt = suffix.is_null() ? RenderText(text) : RenderFim(text, Text(suffix));
+    const std::string_view suffix = Text(body, "suffix");
+    request.raw_prompt = suffix.empty() ? RenderText(text) : RenderFim(text, suffix);
     return {};
   }
   if (elements.empty()) return Refuse("prompt: the list is empty. Give a text or token ids.", "prompt");
@@ -54,7 +54,7 @@ Checked SetPrompt(const Json& body, ParsedRequest& request) {
   for (const Json& element : elements)
     if (element.is_number() != elements[0].is_number() || element.is_string())
       return Refuse("prompt: texts, token ids and lists of token ids cannot be mixed");
-  if (!Get(body, "suffix").is_null()) return Refuse("suffix: needs the prompt as text, not as token ids");
+  if (!Text(body, "suffix").empty()) return Refuse("suffix: needs the prompt as text, not as token ids");
   if (elements[0].is_number())
     request.prompt_ids = {IdsOf(prompt)};
   else

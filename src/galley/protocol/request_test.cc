@@ -41,6 +41,20 @@ TEST(Request, KeepsTheClientsCallOrderWhenAsked) {
   EXPECT_EQ(kept.conversation.messages[1].content, "1");
 }
 
+TEST(Request, TellsWhichInputItemsWereLeftOut) {
+  const ParsedRequest request = Good(Protocol::kResponses, Body(R"("input": [
+      {"type": "message", "role": "user", "content": "hi"}, {"type": "foo", "x": 1}])"));
+  EXPECT_EQ(request.conversation.messages.size(), 1u);
+  ASSERT_EQ(request.warnings.size(), 1u);
+  EXPECT_TRUE(request.warnings[0].starts_with("input[1]: items of type foo ")) << request.warnings[0];
+}
+
+TEST(Request, AnEmptySuffixIsNone) {
+  const ParsedRequest without = Good(Protocol::kCompletions, Body(R"("prompt": "a")"));
+  const ParsedRequest empty = Good(Protocol::kCompletions, Body(R"("prompt": "a", "suffix": "")"));
+  EXPECT_EQ(empty.raw_prompt.text, without.raw_prompt.text);
+}
+
 TEST(Request, ContinuesAMessagesPrefillWhenAsked) {
   const std::string body = Body(R"("max_tokens": 9, "thinking": {"type": "disabled"}, "messages": [
       {"role": "user", "content": "hi"}, {"role": "assistant", "content": "Once"}])");

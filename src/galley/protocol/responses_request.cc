@@ -331,7 +331,7 @@ class ResponsesConverter {
     if (type == "message") return AddMessage(item, index);
     if (type == "reasoning") return AddReasoning(item);
     const bool search = type == "tool_search_call" || type == "tool_search_output";
-    if (search && request_.version == ModelVersion::kV4) return {};
+    if (search && request_.version == ModelVersion::kV4) return LeaveOut(type, index);
     if (type == "function_call") {
       std::string name(Text(item, "name"));
       if (const std::string_view space = Text(item, "namespace"); !space.empty()) name = Qualified(space, name);
@@ -344,6 +344,14 @@ class ResponsesConverter {
       return AddCall(item, index, std::string(kSearchName), DumpJson(Get(item, "arguments")));
     if (type == "function_call_output" || type == "custom_tool_call_output" || type == "tool_search_output")
       return AddOutput(item, index);
+    return LeaveOut(type, index);
+  }
+
+  // The original passes over items that it does not know; here the client is told at least.
+  Checked LeaveOut(std::string_view type, std::size_t index) {
+    constexpr std::size_t kLongest = 64;
+    request_.warnings.push_back(fmt::format("input[{}]: items of type {} are unknown to this model and were left out",
+                                            index, type.substr(0, kLongest)));
     return {};
   }
 

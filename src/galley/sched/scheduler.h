@@ -161,7 +161,6 @@ class Scheduler {
   void StopAwaiting(Sequence& sequence);
   void WakeAll(const std::vector<SequenceId>& waiters);
   [[nodiscard]] bool FindsBlocks(const Sequence& sequence) const;
-  [[nodiscard]] int Headroom() const;
   [[nodiscard]] bool HasRoom(const Sequence& sequence, int hits) const;
   // Of a first admission also what the sequence is to record. Gives up blocks of the hit that do not fit.
   struct Start {

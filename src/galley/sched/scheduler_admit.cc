@@ -72,26 +72,11 @@ Scheduler::Admission Scheduler::TryAdmit(Sequence& sequence, TimeUs now) {
   return Admission::kAdmitted;
 }
 
-// For each running sequence that has not all its blocks yet one to grow into, and not too many in all.
-int Scheduler::Headroom() const {
-  const int most = options_.blocks / 16;
-  int growing = 0;
-  for (const auto* list : {&decoding_, &prefilling_}) {
-    for (const Sequence* sequence : *list) {
-      if (growing >= most) return growing;
-      const auto limit = static_cast<std::size_t>(CeilDiv<Position>(sequence->limit, kv::kBlockTokens));
-      growing += sequence->held()->table.size() < limit ? 1 : 0;
-    }
-  }
-  return growing;
-}
-
-// Blocks for the whole prompt and some to grow into, so that an admission is not paid for with a preemption a few steps
-// later.
+// Blocks for the whole prompt, and for each running sequence a block to grow into, so that an admission is not paid for
+// with a preemption a few steps later.
 bool Scheduler::HasRoom(const Sequence& sequence, int hits) const {
   const int needed = static_cast<int>(CeilDiv<Position>(sequence.length(), kv::kBlockTokens)) - hits;
-  if (cache_.available() < needed) return false;
-  const int headroom = Headroom();
+  const int headroom = std::min(running(), options_.blocks / 16);
   if (cache_.available() < needed + headroom) return false;
   if (cache_.available() >= needed + headroom + hits) return true;
   return cache_.available() - cache_.CountCached(sequence.keys, hits) >= needed + headroom;

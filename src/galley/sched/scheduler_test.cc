@@ -49,16 +49,6 @@ TEST(Scheduler, EveryReadySequenceDecodesInEveryStepUnderAFloodOfPrompts) {
   EXPECT_EQ(rank->stats().decode_waits_longest, 0);
 }
 
-// 16 sequences of one block each fit 16 blocks: nobody can grow, so nobody waits for blocks to grow into.
-TEST(Scheduler, RoomIsKeptForThoseThatCanGrowOnly) {
-  for (const int max_tokens : {100, 200}) {  // 10 + 100 tokens are one block, 10 + 200 are two
-    TestRank rank({.blocks = 16, .slots = 16});
-    for (int i = 0; i < 16; ++i) rank.Submit(i, TestPrompt(10, 0, i), max_tokens);
-    for (int i = 0; i < 20; ++i) rank.Step();
-    EXPECT_EQ(rank->running(), max_tokens == 100 ? 16 : 15);  // one of 16 blocks is kept
-  }
-}
-
 // 12 sequences, room for 4 in a step: each is left out of two steps in a row at most, and prompts keep their rows.
 TEST(Scheduler, MoreDecodesThanAStepHoldsTakeTurns) {
   TestRank rank({.slots = 12, .step_rows_max = 20, .prefill_rows_min = 16});

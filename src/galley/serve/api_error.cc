@@ -3,10 +3,14 @@
 
 #include <fmt/format.h>
 
+#include "galley/text/utf8.h"
+
 namespace galley::serve {
 namespace {
 
 using protocol::Json;
+
+constexpr std::size_t kShownBytesMax = 200;
 
 struct StatusRow {
   int status;
@@ -48,6 +52,14 @@ ApiError FromError(const Error& error) {
 ApiError FromError(const protocol::RequestError& error) {
   const std::string message = error.detail.empty() ? error.message : error.message + " " + error.detail;
   return {.status = 400, .message = message, .param = error.param};
+}
+
+std::string Shown(std::string_view sent) {
+  if (sent.size() <= kShownBytesMax) return text::ReplaceInvalidUtf8(sent);
+  // A cut inside a character leaves no broken one behind: its bytes go too.
+  std::size_t end = kShownBytesMax;
+  while (end > kShownBytesMax - 3 && (static_cast<unsigned char>(sent[end]) & 0xC0) == 0x80) --end;
+  return text::ReplaceInvalidUtf8(sent.substr(0, end)) + "…";
 }
 
 net::HttpResponse ErrorResponse(const ApiError& error, ErrorStyle style, std::string_view request_id) {

@@ -32,6 +32,9 @@ using ApiResult = tl::expected<T, ApiError>;
 [[nodiscard]] ApiError FromError(const Error& error);
 [[nodiscard]] ApiError FromError(const protocol::RequestError& error);
 
+// What a client sent, for a message: valid UTF-8, and cut where it is longer than anybody reads.
+[[nodiscard]] std::string Shown(std::string_view sent);
+
 // Shape of error bodies: Anthropic's for Messages, OpenAI's for everything else.
 enum class ErrorStyle { kOpenAi, kMessages };
 [[nodiscard]] net::HttpResponse ErrorResponse(const ApiError& error, ErrorStyle style, std::string_view request_id);

@@ -7,10 +7,13 @@
 #include <regex>
 #include <set>
 #include <sstream>
+#include <utility>
 
+#include "galley/serve/api_error.h"
 #include "galley/serve/routes.h"
 #include "galley/serve/service_fixture.h"
 #include "galley/serve/trace.h"
+#include "galley/text/utf8.h"
 
 namespace galley::serve {
 namespace {
@@ -172,6 +175,21 @@ TEST(Endpoints, ErrorsNameTheModelsThatThereAre) {
   EXPECT_THAT(message(missing), HasSubstr("missing field `model`; " + names));
 }
 
+TEST(Endpoints, WhatAClientCalledIsShownAsShortText) {
+  Served served(Says("x"));
+  const std::string odd = "\xFF" + std::string(300, 'a');
+  for (const auto& [method, path] : {std::pair<std::string, std::string>{"GET", "/v1/models/" + odd},
+                                     {"GET", "/v1/responses/" + odd},
+                                     {"GET", "/" + odd},
+                                     {odd, "/v1/models"}}) {
+    const auto reply = served.Ask(method, path);
+    EXPECT_TRUE(text::IsValidUtf8(reply->text())) << path;
+    EXPECT_THAT(reply->text(), HasSubstr("\uFFFDaaa"));
+    EXPECT_LT(reply->text().size(), 500u);
+  }
+  EXPECT_EQ(Shown(std::string(199, 'a') + "é"), std::string(199, 'a') + "…") << "a character is not cut in two";
+}
+
 TEST(Endpoints, ModelsVersionsAndState) {
   ServiceOptions options;
   options.model_names = {"nano", "alias"};
@@ -316,6 +334,27 @@ TEST(Log, OneJsonLineARequestWithoutItsText) {
     EXPECT_EQ(lines[0].find("my secret") != std::string::npos, prompts);
     EXPECT_EQ(lines[0].find("my answer") != std::string::npos, prompts);
   }
+}
+
+TEST(Log, HasTheTokensOfAnswersThatWereBrokenOff) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  ServiceOptions options;
+  options.log = [&](std::string line) {
+    std::lock_guard lock(mutex);
+    lines.push_back(std::move(line));
+  };
+  FakeEngineOptions engine;
+  engine.say = [](const engine::EngineRequest&, int) { return std::vector<TokenId>{300, 301}; };
+  engine.fail_after = Error{ErrorCode::kInvalidArgument, "nothing can follow", ""};
+  Served served(engine, options);
+  const auto reply = served.Post("/v1/chat/completions", kChat);
+  EXPECT_EQ(reply->status(), 400);
+  EXPECT_EQ(At(reply->json(), "error.type"), R"("invalid_request_error")");
+  served.WaitIdle();
+  std::lock_guard lock(mutex);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(At(*protocol::ParseJson(lines[0]), "completion_tokens"), "2") << lines[0];
 }
 
 TEST(Stats, RememberTheLastRequests) {

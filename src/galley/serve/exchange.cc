@@ -239,6 +239,7 @@ void Exchange::Take(std::size_t index, const engine::TokenEvent& event) {
   Branch& branch = branches_[at];
   if (branch.ended || state_ == ReplyState::kDone) return;
   if (times_.first_token_s < 0) times_.first_token_s = Now();
+  ++branch.tokens;
   if (branch.batch_tokens++ == 0) touched_.push_back(at);
   if (event.token.from_draft) branch.answer->NoteAcceptedDraft();
   const engine::EngineRequest& request = request_.prompts[submission.prompt].request;
@@ -555,7 +556,9 @@ void Exchange::Report(std::string_view reason, int status, std::string error) {
   for (const PreparedPrompt& prompt : request_.prompts)
     record.prompt_tokens += static_cast<std::int64_t>(prompt.request.prompt_ids.size());
   record.cached_tokens = cached_tokens();
-  for (const Branch& branch : branches_) record.completion_tokens += branch.answer->usage().completion_tokens;
+  // An answer that was broken off never came to its usage.
+  for (const Branch& branch : branches_)
+    record.completion_tokens += branch.ended ? branch.answer->usage().completion_tokens : branch.tokens;
   if (times_.started_s >= 0) record.queue_s = times_.started_s;
   if (times_.first_token_s >= 0) record.first_token_s = times_.first_token_s;
   if (setting_.keep_output && status == 200) report.output = DumpJson(WholeAnswer());

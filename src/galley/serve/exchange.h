@@ -91,6 +91,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     bool ended = false;
     std::int64_t stop_ids = 0;  // drawn tokens that are no part of the text
     std::int64_t batch_tokens = 0;
+    std::int64_t tokens = 0;  // drawn so far
     double last_token_s = -1;
   };
   // One request of the engine.

@@ -26,11 +26,17 @@ constexpr std::int64_t kEchoScoresMax = 1'000'000;  // some hundred megabytes of
 
 // What the codec lets pass, as DeepSeek's service does, but what no client can have meant.
 ApiResult<void> CheckSense(Protocol protocol, const Json& body) {
-  const bool demands = Text(body, "tool_choice") == "required" || Get(body, "tool_choice").is_object();
-  const bool chat = protocol == Protocol::kChat;
-  if (chat && demands && protocol::Elements(Get(body, "tools")).empty())
+  const Json& choice = Get(body, "tool_choice");
+  bool demands = false;
+  if (protocol == Protocol::kChat) demands = Text(body, "tool_choice") == "required" || choice.is_object();
+  if (protocol == Protocol::kMessages) demands = Text(choice, "type") == "any" || Text(choice, "type") == "tool";
+  if (demands && protocol::Elements(Get(body, "tools")).empty())
     return Refuse(
         {.status = 400, .message = "tool_choice demands a call, but there are no tools", .param = "tool_choice"});
+  if (protocol == Protocol::kCompletions && protocol::IsTrue(Get(body, "echo")) && !Text(body, "suffix").empty())
+    return Refuse({.status = 400,
+                   .message = "echo: with suffix the prompt is no text that could be shown; send one of them",
+                   .param = "echo"});
   if (protocol == Protocol::kMessages) {
     const Json& limit = Get(body, "max_tokens");
     if (limit.is_null() || (limit.is_number() && limit.AsDouble() < 1))
@@ -148,6 +154,12 @@ ApiResult<PreparedPrompt> PreparePrompt(Protocol protocol, Json body, const Samp
     error.code = "context_length_exceeded";
     return Refuse(std::move(error));
   }
+  if (const auto& most = prompt.parsed->inference.max_tokens;
+      fields.gave_max_tokens && most && static_cast<std::uint32_t>(fields.min_tokens) > *most)
+    return Refuse({.status = 400,
+                   .message = fmt::format("min_tokens: {} are more than the {} tokens that the answer may have at most",
+                                          fields.min_tokens, *most),
+                   .param = "min_tokens"});
   engine::EngineRequest& request = prompt.request;
   request.prompt_ids = std::move(*ids);
   request.sampling = SamplingOf(*prompt.parsed, fields, context);
@@ -181,7 +193,7 @@ ApiResult<PreparedPrompt> PreparePrompt(Protocol protocol, Json body, const Samp
 
 ApiError NoSuchModel(std::string_view name, const ServiceOptions& options) {
   return {.status = 404,
-          .message = fmt::format("The model `{}` does not exist; this server has {}", name,
+          .message = fmt::format("The model `{}` does not exist; this server has {}", Shown(name),
                                  fmt::join(options.model_names, ", ")),
           .param = "model",
           .code = "model_not_found"};

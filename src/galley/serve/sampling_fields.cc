@@ -161,6 +161,9 @@ ApiResult<SamplingFields> ReadSamplingFields(const Json& body, const ServiceOpti
   fields.stop_token_ids = std::move(*stops);
   auto allowed = ReadIds(body, "allowed_token_ids", vocab_size);
   if (!allowed) return Refuse(allowed.error());
+  // An empty list would be read as none at all, though it says that nothing may come.
+  if (allowed->empty() && !protocol::Get(body, "allowed_token_ids").is_null())
+    return Refuse(Invalid("allowed_token_ids", "a list of at least one token id"));
   fields.rules.allowed_ids = std::move(*allowed);
   const Json& salt = protocol::Get(body, "cache_salt");
   if (!salt.is_null() && !salt.is_string()) return Refuse(Invalid("cache_salt", "any text"));

@@ -303,9 +303,9 @@ void Service::Handle(const std::shared_ptr<const net::HttpRequest>& request,
     if (match.status == 405) call.headers.Add("allow", match.allowed);
     impl_->Answer(
         call, ApiError{.status = match.status,
-                       .message = match.status == 405 ? fmt::format("{} takes {}, not {}", request->path, match.allowed,
-                                                                    request->method)
-                                                      : fmt::format("there is nothing at {}", request->path)});
+                       .message = match.status == 405 ? fmt::format("{} takes {}, not {}", Shown(request->path),
+                                                                    match.allowed, Shown(request->method))
+                                                      : fmt::format("there is nothing at {}", Shown(request->path))});
     return;
   }
   // The body is read as it is: taking packed bytes for JSON would only say that they are none.

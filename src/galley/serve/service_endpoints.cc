@@ -81,7 +81,7 @@ ApiResult<net::HttpResponse> Service::Impl::Model(const Call& call) {
 ApiResult<net::HttpResponse> Service::Impl::StoredResponse(const Call& call) {
   return Refuse({.status = 404,
                  .message = fmt::format("there is no response {}: this server stores none; send the conversation again",
-                                        call.rest)});
+                                        Shown(call.rest))});
 }
 
 ApiResult<net::HttpResponse> Service::Impl::Tokenize(const Call& call) {

@@ -607,6 +607,15 @@ TEST(Service, MistakesOfClientsAreNamed) {
       {"/v1/completions", R"({"model":"nano","prompt":"a","best_of":3})", 400, "best_of"},
       {"/v1/responses", R"({"model":"nano","input":"x","previous_response_id":"r"})", 400, "previous_response_id"},
       {"/v1/messages", R"({"model":"nano","messages":[{"role":"user","content":"x"}]})", 400, "max_tokens"},
+      {"/v1/messages",
+       R"({"model":"nano","max_tokens":9,"messages":[{"role":"user","content":"x"}],"tool_choice":{"type":"any"}})",
+       400, "there are no tools"},
+      {"/v1/messages",
+       R"({"model":"nano","max_tokens":9,"messages":[{"role":"user","content":"x"}],"tool_choice":{"type":"tool","name":"f"}})",
+       400, "there are no tools"},
+      {"/v1/chat/completions", Chat(R"(,"allowed_token_ids":[])"), 400, "\"param\":\"allowed_token_ids\""},
+      {"/v1/chat/completions", Chat(R"(,"min_tokens":9,"max_tokens":8)"), 400, "\"param\":\"min_tokens\""},
+      {"/v1/completions", R"({"model":"nano","prompt":"a","suffix":"b","echo":true})", 400, "\"param\":\"echo\""},
   };
   Served served(Says("x"));
   for (const Case& test : cases) {

@@ -129,7 +129,10 @@ class CpuBackend final : public Backend {
   std::size_t next_rope_ = 0;
   const bool engram_on_disk_;
   std::unique_ptr<ExpertStore> store_;
-  std::vector<const ExpertWeights*> foreseen_;            // of the next layer
+  // What the Moe behind the next one was guessed to need, what was guessed for the next one, and how often such guesses
+  // come true.
+  std::vector<const ExpertWeights*> foreseen_, expected_;
+  double early_right_ = 1;
   std::vector<std::vector<TokenChance>> sample_scratch_;  // of each worker
 };
 

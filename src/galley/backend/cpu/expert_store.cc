@@ -17,7 +17,6 @@ constexpr double kHalfLife = 2000;  // calls of Start, which is once a layer, af
 constexpr double kCertain = std::numeric_limits<double>::infinity();
 
 // Bytes of one read: enough to keep a disk at its rate, little enough to wait for.
-
 constexpr std::size_t kPiece = std::size_t{512} << 10;
 
 std::size_t CodeBytes(const Weight& w) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "galley/backend/cpu/cpu_backend.h"
@@ -13,6 +14,9 @@ namespace galley::backend::cpu {
 namespace {
 
 constexpr int kFewRows = 16;  // of a step that decodes
+// Guesses from the layer before are read while they come true this often, over about so many layers: a wrong one keeps
+// the disk from what the better guess, one attention later, asks for.
+constexpr double kWorthReading = 0.7, kRemembered = 64;
 
 // softplus as torch has it: above 20 the input itself.
 float Softplus(float x) {
@@ -216,17 +220,29 @@ void CpuBackend::RunStoredExperts(const MoeArgs& args, std::span<ExpertBatch> ba
     }
     return experts;
   };
+  if (!expected_.empty()) {
+    const std::vector<const ExpertWeights*> all = experts_of(0, batches.size());
+    const auto right = std::count_if(expected_.begin(), expected_.end(), [&](const ExpertWeights* expert) {
+      return std::find(all.begin(), all.end(), expert) != all.end();
+    });
+    early_right_ += (static_cast<double>(right) / static_cast<double>(expected_.size()) - early_right_) / kRemembered;
+  }
+  expected_ = std::exchange(foreseen_, {});
+  const bool early = early_right_ >= kWorthReading;
   std::size_t begin = 0;
   for (std::size_t group = 0; group < ends.size(); ++group) {
     const std::vector<const ExpertWeights*> needed = experts_of(begin, ends[group]);
     store_->Start(needed);
-    store_->Prefetch(group + 1 < ends.size() ? experts_of(ends[group], ends[group + 1]) : foreseen_);
+    if (group + 1 < ends.size()) {
+      store_->Prefetch(experts_of(ends[group], ends[group + 1]));
+    } else if (early) {
+      store_->Prefetch(expected_);
+    }
     const std::span<ExpertBatch> own = batches.subspan(begin, ends[group] - begin);
     if (args.rows > kFewRows) store_->Wait(needed);  // so many rows are packed once
     RunAsTheyCome(args, own, results);
     begin = ends[group];
   }
-  foreseen_.clear();
 }
 
 void CpuBackend::ForeseeMoe(const ForeseeArgs& args) {

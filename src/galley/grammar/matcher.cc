@@ -68,12 +68,12 @@ void Matcher::NoteOverflow() {
           limits.state_items_max);
       return;
     case ParseStates::Overflow::kCounts:
-      failure_ = fmt::format("an array's counts combine to more than {} states; lower them", array_rules::kClosableMax);
+      failure_ = fmt::format("an array's counts combine to more than {} states (array_states_max); lower them", limits.array_states_max);
       return;
     case ParseStates::Overflow::kBytes:
       failure_ = fmt::format(
-          "one step of the grammar needs more than {} MiB of states; loosen its patterns, bounds and "
-          "repeats",
+          "one step of the grammar needs more than {} MiB of states (matcher_bytes_max, and 128 MiB of room); loosen "
+          "its patterns, bounds and repeats",
           (limits.matcher_bytes_max + ParseStates::kCallBytesMax) >> 20);
       return;
   }

@@ -329,6 +329,7 @@ void ParseStates::ExpandObject(State& state, const Item& item) {
 std::vector<array_rules::Step> ParseStates::ElementsOf(const Item& item) {
   const std::uint32_t array = program_.node(item.node).arg;
   array_rules::ClosableStates& closable = closable_[array];
+  closable.max = program_.limits().array_states_max;
   std::vector<array_rules::Step> out = array_rules::Next(program_.array(array), *payloads_[item.payload], closable);
   if (closable.overflowed) overflow_ = Overflow::kCounts;
   return out;

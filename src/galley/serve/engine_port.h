@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "galley/engine/engine.h"
+#include "galley/grammar/limits.h"
 #include "galley/serve/constraint.h"
 #include "galley/text/tokenizer.h"
 
@@ -28,6 +29,7 @@ class EnginePort {
 };
 
 // `engine` outlives the port. Errors: those of GrammarCompiler::Create.
-[[nodiscard]] Result<std::unique_ptr<EnginePort>> PortOf(engine::Engine& engine, TokenId eos_id, int vocab_size);
+[[nodiscard]] Result<std::unique_ptr<EnginePort>> PortOf(engine::Engine& engine, TokenId eos_id, int vocab_size,
+                                                         const grammar::Limits& limits);
 
 }  // namespace galley::serve

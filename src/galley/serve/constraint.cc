@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <vector>
 
 #include "galley/protocol/shape.h"
 
@@ -13,6 +14,7 @@ namespace {
 
 using protocol::Get;
 using protocol::Json;
+using protocol::Text;
 
 constexpr std::string_view kAnyObject = R"({"type":"object"})";
 
@@ -30,6 +32,7 @@ constexpr ForeignRow kForeign[] = {
     {"structured_outputs", "grammar", "ebnf"},
     {"structured_outputs", "structural_tag", "structural_tag"},
     {"", "guided_json", "json_schema"},
+    {"", "guided_json_object", "json_object"},
     {"", "guided_regex", "regex"},
     {"", "guided_choice", "choice"},
     {"", "guided_grammar", "ebnf"},
@@ -53,8 +56,36 @@ ApiResult<std::string> SpecText(const ForeignRow& row, const Json& value) {
   return DumpJson(value);
 }
 
+// The member that DeepInfer's {"schema_type", "schema"} stands for: its types are not written down, so these are the
+// names that others have for the same.
+ApiResult<std::optional<ForeignRow>> RowOfSoArgs(const Json& args) {
+  if (args.is_null()) return std::nullopt;
+  const std::string_view type = Text(args, "schema_type");
+  for (const ForeignRow& row : kForeign)
+    if (row.holder == "structured_outputs" && (row.name == type || row.kind == type))
+      return ForeignRow{"so_args", "schema", row.kind};
+  return Refuse({.status = 400,
+                 .message = "so_args must be an object with schema, and schema_type: json_schema, json_object, regex, "
+                            "choice, ebnf or structural_tag",
+                 .param = "so_args"});
+}
+
+// What vLLM takes beside the form itself. Blanks are at most one behind "," and ":", so a wish for fewer is no demand.
+ApiResult<void> RefuseOptions(const Json& holder) {
+  for (const std::string_view name : {"whitespace_pattern", "disable_additional_properties"}) {
+    const Json& value = Get(holder, name);
+    if (value.is_null() || (value.is_bool() && !protocol::IsTrue(value))) continue;
+    return Refuse({.status = 400,
+                   .message = fmt::format("structured_outputs.{} is not supported: {}", name,
+                                          name == "whitespace_pattern" ? "blanks in JSON are what its grammar allows"
+                                                                       : "write additionalProperties into the schema"),
+                   .param = "structured_outputs",
+                   .code = "unsupported_parameter"});
+  }
+  return {};
+}
+
 ApiResult<std::optional<ConstraintSpec>> ForeignConstraint(const Json& body) {
-  std::optional<ConstraintSpec> found;
   const Json& holder = Get(body, "structured_outputs");
   const auto known = [&](const ForeignRow& row) {
     return row.holder == "structured_outputs" && !Get(holder, row.name).is_null();
@@ -64,20 +95,28 @@ ApiResult<std::optional<ConstraintSpec>> ForeignConstraint(const Json& body) {
         {.status = 400,
          .message = "structured_outputs has none of json, json_object, regex, choice, grammar, structural_tag",
          .param = "structured_outputs"});
-  for (const ForeignRow& row : kForeign) {
+  if (auto checked = RefuseOptions(holder); !checked) return Refuse(checked.error());
+  auto so_args = RowOfSoArgs(Get(body, "so_args"));
+  if (!so_args) return Refuse(so_args.error());
+  std::vector<ForeignRow> rows(std::begin(kForeign), std::end(kForeign));
+  if (*so_args) rows.push_back(**so_args);
+  std::optional<ConstraintSpec> found;
+  for (const ForeignRow& row : rows) {
+    const bool is_so = row.holder == "so_args";
     const Json& value = Get(row.holder.empty() ? body : Get(body, row.holder), row.name);
-    if (value.is_null()) continue;
+    if (value.is_null() && !is_so) continue;
+    const std::string name(is_so ? row.holder : row.name);
     if (found)
       return Refuse({.status = 400,
-                     .message = found->param + " and " + std::string(row.name) + " both constrain the answer; give one",
-                     .param = std::string(row.name)});
+                     .message = found->param + " and " + name + " both constrain the answer; give one",
+                     .param = name});
     if (row.kind == "json_object") {
-      if (protocol::IsTrue(value)) found = ConstraintSpec{"json_schema", std::string(kAnyObject), false, "json_object"};
+      if (is_so || protocol::IsTrue(value)) found = ConstraintSpec{"json_schema", std::string(kAnyObject), false, name};
       continue;
     }
     auto spec = SpecText(row, value);
     if (!spec) return Refuse(spec.error());
-    found = ConstraintSpec{std::string(row.kind), std::move(*spec), false, std::string(row.name)};
+    found = ConstraintSpec{std::string(row.kind), std::move(*spec), false, name};
   }
   return found;
 }

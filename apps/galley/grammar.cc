@@ -61,8 +61,7 @@ Result<int> RunGrammar(Context& context) {
   ASSIGN_OR_RETURN(const grammar::CompileOptions options, CompileOptionsOf(context.values));
   ASSIGN_OR_RETURN(const grammar::JsonValue spec, ReadSpec(path, kind, options.limits));
   const grammar::ModelVocabulary bytes = grammar::ByteVocabulary();
-  const auto compiled =
-grammar::CompileKind(kind, spec, bytes.markers, options, bytes.vocabulary);
+  const auto compiled = grammar::CompileKind(kind, spec, bytes.markers, options, bytes.vocabulary);
   if (!compiled) return tl::unexpected(RefusalError(compiled.error(), path));
   for (const std::string& warning : compiled->program->warnings()) context.terminal.Complain("warning: " + warning);
 

@@ -26,6 +26,7 @@ Result<int> RunPlan(Context& context) {
   options.snapshots = static_cast<int>(values.Int("snapshots"));
   options.blocks = static_cast<int>(values.Int("blocks"));
   options.memory_limit = values.Int("memory-limit");
+  options.grammar_cache = values.Int("grammar-cache");
   if (values.String("experts") == "disk") options.expert_memory = values.Int("expert-memory");
   options.engram_on_disk = values.String("engram") == "disk";
   ASSIGN_OR_RETURN(options.speculation, ReadSpeculation(values));

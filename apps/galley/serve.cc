@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -39,14 +40,12 @@ Result<engine::EngineOptions> EngineOptionsOf(const options::Values& values, con
   options.model_dir = model_dir;
   RETURN_IF_ERROR(ReadDevice(values, options));
   options.max_seq_len = values.Int("max-seq-len");
-  if (options.max_seq_len == 1)
-    return Err(ErrorCode::kInvalidArgument, "1 has no room for a prompt and an answer; give at least 2, or 0",
-               "--max-seq-len");
   options.max_seqs = static_cast<int>(values.Int("max-seqs"));
   options.step_rows_max = static_cast<int>(values.Int("step-rows"));
   options.blocks = static_cast<int>(values.Int("blocks"));
   options.snapshots = static_cast<int>(values.Int("snapshots"));
   options.memory_limit = values.Int("memory-limit");
+  options.grammar_cache = values.Int("grammar-cache");
   options.replay = values.String("replay") == "exact" ? kv::ReplayMode::kExact : kv::ReplayMode::kBounded;
   options.itl_target_s = values.Float("itl-target-ms") * 1e-3;
   if (values.String("decoder-truncation") == "compact")
@@ -158,16 +157,27 @@ Result<serve::ServiceOptions> ServiceOptionsOf(const options::Values& values, co
   return options;
 }
 
-// Whether it can listen is found out before a large model is loaded.
-Status ProbeListening(const net::ServerOptions& options) {
-  ASSIGN_OR_RETURN(const auto server,
-                   net::HttpServer::Create(options, [](const std::shared_ptr<const net::HttpRequest>&,
-                                                       const std::shared_ptr<net::Responder>& reply) {
-                     reply->Send(net::ErrorResponse(503, "the model is being loaded"));
-                   }));
-  server->Stop();
-  return {};
-}
+// Stands for the service until it is there: the server listens before a large model is loaded, so that a port that is
+// taken is known at once and nobody else takes it meanwhile.
+class Gate {
+ public:
+  void Open(serve::Service& service) { service_ = &service; }
+
+  void Handle(const std::shared_ptr<const net::HttpRequest>& request, const std::shared_ptr<net::Responder>& reply) {
+    if (serve::Service* service = service_) return service->Handle(request, reply);
+    if (request->path == "/live")
+      return reply->Send({.status = 200, .headers = {{"Content-Type", "text/plain; charset=utf-8"}}, .body = "ok\n"});
+    net::HttpResponse loading = net::ErrorResponse(503, "the model is being loaded");
+    loading.headers.Add("Retry-After", "5");
+    reply->Send(std::move(loading));
+  }
+  void NoteRejection(std::string_view peer, int status, std::string_view reason) {
+    if (serve::Service* service = service_) service->NoteRejection(peer, status, reason);
+  }
+
+ private:
+  std::atomic<serve::Service*> service_ = nullptr;
+};
 
 void PrintBanner(Context& context, const engine::Engine& engine, const net::HttpServer& server,
                  const serve::ServiceOptions& options, const std::filesystem::path& model_dir, bool open) {
@@ -221,8 +231,10 @@ Result<int> RunServe(Context& context) {
   ASSIGN_OR_RETURN(serve::ServiceOptions options, ServiceOptionsOf(values, model_dir));
   grammar::Limits grammar_limits;
   RETURN_IF_ERROR(grammar::SetLimits(values.List("grammar-limits"), grammar_limits));
-  const net::ServerOptions server_options = ServerOptionsOf(values);
-  RETURN_IF_ERROR(ProbeListening(server_options));
+  net::ServerOptions server_options = ServerOptionsOf(values);
+  Gate gate;
+  server_options.on_rejected = std::bind_front(&Gate::NoteRejection, &gate);
+  ASSIGN_OR_RETURN(const auto server, net::HttpServer::Create(server_options, std::bind_front(&Gate::Handle, &gate)));
   RETURN_IF_ERROR(CheckWeights(context, model_dir));
 
   ASSIGN_OR_RETURN(const engine::EngineOptions engine_options, EngineOptionsOf(values, model_dir));
@@ -230,11 +242,11 @@ Result<int> RunServe(Context& context) {
   options.info = InfoJson(*engine, values);
   const bool open = keys.open();
   ASSIGN_OR_RETURN(const auto port,
-                   serve::PortOf(*engine, engine->config().eos_token_id, engine->config().vocab_size, grammar_limits));
+                   serve::PortOf(*engine, engine->config().eos_token_id, engine->config().vocab_size,
+                                 static_cast<std::size_t>(engine_options.grammar_cache), grammar_limits));
   serve::Service service(*port, options, std::move(keys));
   const StopSignal stop;
-  ASSIGN_OR_RETURN(const auto server,
-                   net::HttpServer::Create(server_options, std::bind_front(&serve::Service::Handle, &service)));
+  gate.Open(service);
   PrintBanner(context, *engine, *server, options, model_dir, open);
   (void)stop.Wait();
   ShutDown(values, service, *server, context.terminal);

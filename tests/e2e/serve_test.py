@@ -210,6 +210,13 @@ class Apis(Served):
         self.assertEqual(self.server.ask("GET", "/nothing")[0], 404)
         self.assertEqual(self.server.ask("PUT", "/v1/chat/completions", "{}")[0], 405)
 
+    def test_lists_up_to_their_limits_suit_the_engine(self):
+        members = {"stop_token_ids": [5] * 1023, "bad_words": ["x" * 1024] * 64, "allowed_token_ids": [300] * 2560,
+                   "logit_bias": {str(i): 1 for i in range(2560)}, "repetition_penalty": 0.01, "top_k": 1000000, "n": 16}
+        for name, value in members.items():
+            status, _, text = self.server.ask("POST", "/v1/completions", {"model": "nano", "prompt": "a", "max_tokens": 1, name: value})
+            self.assertEqual(status, 200, name + text)
+
     def test_operators_endpoints(self):
         for path in ("/health", "/live", "/ready", "/ping", "/version", "/server_info", "/load", "/stats"):
             self.assertEqual(self.server.ask("GET", path)[0], 200, path)
@@ -288,7 +295,7 @@ class Stopping(unittest.TestCase):
         asking.join(PATIENCE_S)
         self.assertEqual(answer["got"][0], 200, answer)
         self.assertEqual(server.stop(None), 0)
-        line = next(json.loads(x) for x in server.lines if x and x.startswith("{"))
+        line = next(x for x in (json.loads(x) for x in server.lines if x and x.startswith("{")) if "finish" in x)
         self.assertEqual((line["finish"], line["completion_tokens"], line["status"]), ("length", 12, 200))
         self.assertNotIn("Once", json.dumps(line))
 
@@ -326,9 +333,11 @@ class Places(Served):
 
 
 class Flags(unittest.TestCase):
-    def refused(self, text, *flags):
+    def refused(self, text, *flags, code=None):
         outcome = subprocess.run([BINARY, "serve", *flags], capture_output=True, encoding="utf-8", timeout=PATIENCE_S, env=clean_environment())
         self.assertNotEqual(outcome.returncode, 0)
+        if code is not None:
+            self.assertEqual(outcome.returncode, code)
         self.assertIn(text, outcome.stderr)
 
     def test_flags_of_other_engines(self):
@@ -360,6 +369,7 @@ class Flags(unittest.TestCase):
             config.flush()
             self.refused("temperature is -1", "--generation-config", config.name)
         self.refused("--tls-key", "--tls-certificate", "x.pem")
+        self.refused("nowhere.pem: cannot read the TLS certificate: No such file", "--tls-certificate", "nowhere.pem", "--tls-key", "x.pem", code=3)
         self.refused("nowhere", str(ROOT / "nowhere"))
         self.refused("takes one model", str(NANO), "another")
         self.refused("visible ASCII", "--api-key", "two words")

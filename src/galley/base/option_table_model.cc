@@ -418,8 +418,9 @@ constexpr Spec kGrammar[] = {
      .type = Type::kList,
      .commands = "serve generate grammar",
      .value_name = "NAME=N,…",
-     .help = "What one grammar may cost, as steps_max=120000000 or compile_bytes_max=1GiB; errors name the limit that was "
-             "reached, and docs/grammar.md lists all."},
+     .help =
+         "What one grammar may cost, as steps_max=120000000 or compile_bytes_max=1GiB; errors name the limit that was "
+         "reached, and docs/grammar.md lists all."},
     {.name = "vocab",
      .type = Type::kPath,
      .commands = "grammar-serve",

@@ -88,6 +88,7 @@ LoadOptions LoadOptionsFor(const EngineOptions& options, const Resolved& resolve
           .rewind = RewindFor(resolved.replay, options.snapshots, speculation.draft_tokens),
           .window_places = 0,
           .max_seq_len = options.max_seq_len,
+          .grammar_cache = options.grammar_cache,
           .longest = 0,
           .snapshots = options.snapshots,
           .memory_limit = options.memory_limit,

@@ -21,6 +21,7 @@
 #include "galley/engine/generator.h"
 #include "galley/engine/memory_plan.h"
 #include "galley/engine/speculation.h"
+#include "galley/engine/stop_strings.h"  // limits of stop_strings and banned_words
 #include "galley/kv/block_key.h"
 #include "galley/kv/replay.h"
 #include "galley/sched/scheduler.h"
@@ -42,6 +43,7 @@ struct EngineOptions {
   std::int64_t max_seq_len = 0;     // 0: what the config states
   int max_seqs = 16;                // sequences that run at once
   int step_rows_max = 512;          // rows of one step, prompts and decodes together
+  std::int64_t grammar_cache = 0;   // bytes of the caller's GrammarCompiler, which the memory plan counts
   int blocks = 0;                   // history blocks of 128 tokens; 0: enough for max_seqs sequences of max_seq_len
   int snapshots = 0;                // saved slots, kept where a next turn will match; 0: off
   kv::ReplayMode replay = kv::ReplayMode::kBounded;
@@ -68,6 +70,8 @@ struct LogitRules {
   double frequency_penalty = 0.0;   // times the count in the output
   double presence_penalty = 0.0;    // once for each token in the output
 };
+
+inline constexpr std::int64_t kStopIdsMax = 1024;
 
 struct EngineRequest {
   std::vector<TokenId> prompt_ids;

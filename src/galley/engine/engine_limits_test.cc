@@ -46,14 +46,15 @@ TEST(EngineLimits, SmallestEngineServesWhatFitsExactly) {
   ExpectNothingHeld(*engine, 1);
 }
 
-TEST(EngineLimits, PoolSmallerThanASequenceRefusesWhatCanNeverFit) {
+TEST(EngineLimits, APoolSmallerThanASequenceIsTheLongestOne) {
   EngineOptions options = Smallest();
   options.max_seq_len = 1024;
   const auto engine = Make(options);
+  EXPECT_EQ(engine->max_seq_len(), 128) << "what is promised can be served";
   EXPECT_EQ(RunOne(*engine, Request(7, 100, 0, 29)).tokens.size(), 29u);
   const BranchResult result = RunOne(*engine, Request(7, 100, 0, 30));
   EXPECT_EQ(result.error.code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(result.error.message, HasSubstr("need 2 blocks of 128 tokens; this server has 1"));
+  EXPECT_THAT(result.error.message, HasSubstr("make 130; this model holds 129"));
 }
 
 TEST(EngineLimits, BranchesBeyondOneSlotTakeTurns) {
@@ -122,6 +123,7 @@ TEST(EngineLimits, OptionsOutsideTheirRangeAreNamed) {
   EXPECT_THAT(error([](EngineOptions& o) { o.step_rows_max = 1; }), HasSubstr("step_rows_max"));
   EXPECT_THAT(error([](EngineOptions& o) { o.max_seqs = 0; }), HasSubstr("max-seqs: 0 is outside 1 …"));
   EXPECT_THAT(error([](EngineOptions& o) { o.blocks = -1; }), HasSubstr("blocks: -1 is outside 0 …"));
+  EXPECT_THAT(error([](EngineOptions& o) { o.max_seq_len = 1; }), HasSubstr("max-seq-len: 1 has no room"));
   EXPECT_THAT(error([](EngineOptions& o) { o.threads = -1; }), HasSubstr("threads: -1 is outside 0 …"));
 }
 

@@ -13,8 +13,6 @@
 namespace galley::engine {
 namespace {
 
-constexpr std::int64_t kStopIdsMax = 1024;
-
 Status CheckCount(std::string_view field, std::size_t count, std::int64_t most) {
   return CheckRange(fmt::format("number of {}", field), static_cast<std::int64_t>(count), 0, most);
 }

@@ -18,6 +18,7 @@ Executor::Executor(LoadedModel& loaded, const ExecutorOptions& options, std::fun
       tables_(static_cast<std::size_t>(options.slots)),
       options_(options),
       drafter_(MakeDrafter(options.speculation.mode, loaded)),
+      draft_rings_(options.slots, options.snapshots),
       mask_worker_(std::clamp(UsableProcessors() / 4, 1, 4)),
       on_done_(std::move(on_done)),
       steps_(static_cast<std::size_t>(options.steps)) {
@@ -162,14 +163,17 @@ void Executor::RunOps(const sched::StepPlan& plan) {
     switch (op.kind) {
       case sched::StateOp::Kind::kFork:
         state.CopySlot(loaded_.backend(), op.from, state, op.to);
+        draft_rings_.Fork(op.from, op.to);
         if (op.from_block.valid()) state.CopyBlock(loaded_.backend(), op.from_block, state, op.to_block);
         break;
       case sched::StateOp::Kind::kSave:
         state.CopySlot(loaded_.backend(), op.from, *snapshots_, place);
+        draft_rings_.Save(op.from, op.snapshot);
         if (op.from_block.valid()) state.CopyBlock(loaded_.backend(), op.from_block, *snapshots_, place_block);
         break;
       case sched::StateOp::Kind::kRestore:
         snapshots_->CopySlot(loaded_.backend(), place, state, op.to);
+        draft_rings_.Restore(op.snapshot, op.to);
         if (op.to_block.valid()) {
           snapshots_->CopyBlock(loaded_.backend(), place_block, state, op.to_block);
         }
@@ -231,6 +235,7 @@ Status Executor::RunStep(const StepJob& job, StepOutcome& outcome) {
   logits_.clear();
   if (inputs_.empty()) return DrawAll(job, logits_, outcome);
   StartMasks(job);
+  KeepRings(job);
   const auto forward_begin = std::chrono::steady_clock::now();
   const Result<const float*> ran = loaded_.model().Forward(inputs_, loaded_.state());
   const auto forward_end = std::chrono::steady_clock::now();

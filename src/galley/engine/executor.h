@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "galley/engine/banned_words.h"
+#include "galley/engine/draft_rings.h"
 #include "galley/engine/engine.h"
 #include "galley/engine/loaded_model.h"
 #include "galley/engine/logit_rules.h"
@@ -182,6 +183,8 @@ class Executor {
   [[nodiscard]] model::SequenceInput DecodeInput(const sched::SequenceRows& rows, const Verify& verify);
   // Proposes drafts for asks_ within the budget of verify rows; asking_ names their places in plan.decode.
   [[nodiscard]] Status ProposeDrafts(const StepJob& job);
+  // Whether the step keeps the draft head's rings; noted for each of inputs_.
+  void KeepRings(const StepJob& job);
   // Only so many of asks_, other ones each turn.
   void KeepAsks(std::size_t count, std::size_t turn);
   // Of the proposals, as many drafts as the budget allows, best survivals first.
@@ -225,6 +228,7 @@ class Executor {
   std::vector<std::vector<std::int32_t>> tables_;  // [slots] block ids
   ExecutorOptions options_;
   std::unique_ptr<Drafter> drafter_;
+  DraftRings draft_rings_;
   std::unique_ptr<model::StateStorage> snapshots_;  // one slot and one block a place
   std::unordered_map<sched::SequenceId, History> histories_;
   MaskWorker mask_worker_;           // a few threads: the model's own have most of the processors

@@ -16,6 +16,9 @@ namespace {
 
 using Mask = std::span<const std::uint32_t>;
 
+// Rows of its rings that the draft head needs at least, where there are as many.
+constexpr Position kRingRowsLeast = 32;
+
 backend::SampleParams ParamsOf(const StepJob::Draw& draw, Position position) {
   const SamplingParams& s = draw.context->sampling;
   return {.temperature = static_cast<float>(s.temperature),
@@ -71,16 +74,19 @@ Status Executor::PlanVerify(const StepJob& job) {
     const auto most = static_cast<int>(std::min<Position>(rows.rows, rows.row_limit - newest)) - 1;
     if (drafter_ == nullptr || most < 1) continue;
     if (planner_ && !planner_->Drafts(history.quench)) continue;
+    const Position ring_from = std::max(rows.decoder_floor, draft_rings_.From(rows.slot, newest));
+    // A head that sees little of the text drafts badly, and would be judged by it.
+    if (planner_ && ring_from > std::max<Position>(rows.decoder_floor, newest - kRingRowsLeast)) continue;
     asking_.push_back(i);
     asks_.push_back({.slot = rows.slot,
                      .newest = newest,
-                     .decoder_floor = rows.decoder_floor,
+                     .decoder_floor = ring_from,
                      .most = most,
                      .prompt = prompt,
                      .output = history.output,
                      .sampling = ParamsOf(draw, 0)});
   }
-  return asks_.empty() ? Status() : ProposeDrafts(job);
+  return asks_.empty() && !planner_ ? Status() : ProposeDrafts(job);
 }
 
 Status Executor::ProposeDrafts(const StepJob& job) {
@@ -115,6 +121,19 @@ Status Executor::ProposeDrafts(const StepJob& job) {
     if (options_.speculation.mode == SpeculationMode::kRejection) verify.draft_logits = proposals[k].logits;
   }
   return {};
+}
+
+void Executor::KeepRings(const StepJob& job) {
+  if (drafter_ == nullptr) return;
+  bool keep = !planner_ || (planner_->DraftsSoon() && !job.plan.prefill.empty());
+  for (std::size_t i = 0; i < job.plan.decode.size() && !keep; ++i)
+    keep = planner_->DraftsSoon() && sched::VerifyPlanner::DraftsSoon(histories_[job.plan.decode[i].sequence].quench);
+  loaded_.model().KeepDraftRings(keep);
+  for (const model::SequenceInput& input : inputs_) {
+    const Position end = input.start + static_cast<Position>(input.tokens.size());
+    const Position decoder_from = input.decoder_from < 0 ? input.decoder_floor : input.decoder_from;
+    draft_rings_.Ran(input.slot, std::min(std::max(input.start, decoder_from), end), end, keep);
+  }
 }
 
 void Executor::KeepAsks(std::size_t count, std::size_t turn) {

@@ -106,6 +106,9 @@ std::int64_t RecordedStepBytes([[maybe_unused]] const LoadOptions& options) {
 
 Result<std::int64_t> SequenceLength(std::int64_t asked, std::int64_t trained) {
   RETURN_IF_ERROR(CheckRange("max-seq-len", asked, 0, kSeqLenMax));
+  if (asked == 1)
+    return Err(ErrorCode::kInvalidArgument, "1 has no room for a prompt and an answer; give at least 2, or 0",
+               "max-seq-len");
   const std::int64_t limit = trained == 0 ? kSeqLenMax : trained;
   if (asked > limit) {
     return Err(
@@ -134,19 +137,23 @@ Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) 
   const std::int64_t full = CeilDiv<std::int64_t>(sizing.max_seq_len, backend::kBlockTokens) * options.sequences_max;
   RETURN_IF_ERROR(CheckRange("blocks", options.blocks, 0, kBlocksMax));
   if (options.blocks == 0) RETURN_IF_ERROR(CheckRange("blocks", full, 1, kBlocksMax));
+  // What does not fit the blocks cannot be served, however long the model could be.
+  const std::int64_t blocks = options.blocks > 0 ? options.blocks : full;
+  sizing.max_seq_len = std::min(sizing.max_seq_len, blocks * backend::kBlockTokens);
   sizing.memory = {.model = {.rows_max = options.rows_max,
                              .sequences_max = options.sequences_max,
                              .logit_rows_max = options.logit_rows_max,
                              .window_places = options.window_places,
                              .drafts = options.drafts && config.dspark.n_stages > 0,
                              .seq_len_max = sizing.max_seq_len},
-                   .blocks = options.blocks > 0 ? options.blocks : static_cast<int>(full),
+                   .blocks = static_cast<int>(blocks),
                    .slots = options.sequences_max,
                    .snapshots = options.snapshots,
                    .expert_memory = options.expert_memory < 0 ? -1 : ExpertMemory(options),
                    .recorded_step_bytes = RecordedStepBytes(options),
                    .engram_on_disk = options.engram_on_disk,
-                   .rewind = options.rewind};
+                   .rewind = options.rewind,
+                   .grammar_cache = options.grammar_cache};
   return sizing;
 }
 

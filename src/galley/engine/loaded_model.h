@@ -30,15 +30,16 @@ struct LoadOptions {
   int threads = 0;     // 0: as many as the process may use
   int rows_max = 256;  // rows of the largest step
   int logit_rows_max = 1;
-  int sequences_max = 1;          // of one step; as many slots are made
-  int blocks = 0;                 // history blocks; 0: enough for every slot at full length
-  bool drafts = false;            // model::ModelOptions::drafts
-  model::RewindRows rewind = {};  // model::StateLayout::Make
-  int window_places = 0;          // model::ModelOptions::window_places
-  std::int64_t max_seq_len = 0;   // 0: what the config states, or 8192 when it states nothing
-  std::int64_t longest = 0;       // no sequence will be longer, so memory for more is not taken; 0: not known
-  int snapshots = 0;              // places for saved slots that the caller will take from the backend
-  std::int64_t memory_limit = 0;  // bytes that the plan may take; 0: what the process may use
+  int sequences_max = 1;           // of one step; as many slots are made
+  int blocks = 0;                  // history blocks; 0: enough for every slot at full length
+  bool drafts = false;             // model::ModelOptions::drafts
+  model::RewindRows rewind = {};   // model::StateLayout::Make
+  int window_places = 0;           // model::ModelOptions::window_places
+  std::int64_t max_seq_len = 0;    // 0: what the config states, or 8192 when it states nothing
+  std::int64_t grammar_cache = 0;  // bytes that others keep, for the plan
+  std::int64_t longest = 0;        // no sequence will be longer, so memory for more is not taken; 0: not known
+  int snapshots = 0;               // places for saved slots that the caller will take from the backend
+  std::int64_t memory_limit = 0;   // bytes that the plan may take; 0: what the process may use
   // EngineOptions::wrap_backend
   std::function<std::unique_ptr<backend::Backend>(std::unique_ptr<backend::Backend>)> wrap_backend = {};
 };

@@ -22,13 +22,14 @@ struct KindInfo {
   std::string_view option;  // that makes it smaller; empty: none does
 };
 
-constexpr std::array<KindInfo, 6> kKinds = {{
+constexpr std::array<KindInfo, 7> kKinds = {{
     {"weights", ""},
     {"tables", ""},
     {"workspace", "the rows of a step (--step-rows; of generate and chat: --prefill-chunk)"},
     {"blocks", "the tokens to hold (--max-seq-len, --blocks; of plan: --max-tokens)"},
     {"slots", "the sequences that run at once (--max-seqs)"},
     {"snapshots", "the saved slots (--snapshots)"},
+    {"grammars", "the cache of compiled grammars (--grammar-cache)"},
 }};
 
 // "1.23 GiB", always with the unit that leaves the number readable.
@@ -38,6 +39,16 @@ std::string Size(std::int64_t bytes) {
   std::size_t unit = 0;
   for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits[unit]);
+}
+
+// Null: no option makes any of them smaller.
+const MemoryItem* LargestWithOption(const std::vector<MemoryItem>& items) {
+  const MemoryItem* largest = nullptr;
+  for (const MemoryItem& item : items) {
+    if (kKinds[static_cast<std::size_t>(item.kind)].option.empty()) continue;
+    if (largest == nullptr || item.bytes() > largest->bytes()) largest = &item;
+  }
+  return largest;
 }
 
 // What one token reads of experts on disk when all are used alike, which is the worst that a long text comes to.
@@ -125,13 +136,7 @@ Status MemoryPlan::Fits(std::int64_t limit) const {
   std::string advice;
   if (fixed > limit) {
     advice = "the weights alone do not fit, so choose a smaller model or a machine with more memory";
-  } else {
-    // The largest of those that an option makes smaller.
-    const MemoryItem* largest = nullptr;
-    for (const MemoryItem& item : items) {
-      if (kKinds[static_cast<std::size_t>(item.kind)].option.empty()) continue;
-      if (largest == nullptr || item.bytes() > largest->bytes()) largest = &item;
-    }
+  } else if (const MemoryItem* largest = LargestWithOption(items); largest != nullptr) {
     const std::int64_t room = limit - (total() - largest->bytes());
     advice = fmt::format("lower {}, which take {}", kKinds[static_cast<std::size_t>(largest->kind)].option,
                          Size(largest->bytes()));
@@ -170,6 +175,8 @@ Result<MemoryPlan> PlanMemory(const model::Config& config, const MemoryOptions& 
   plan.items.push_back({MemoryKind::kSlots, "slots", options.slots, slot});
   if (options.snapshots > 0)
     plan.items.push_back({MemoryKind::kSnapshots, "snapshots", options.snapshots, slot + block});
+  if (options.grammar_cache > 0)
+    plan.items.push_back({MemoryKind::kGrammars, "compiled grammars, at most", 1, options.grammar_cache});
   return plan;
 }
 

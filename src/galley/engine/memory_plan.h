@@ -24,6 +24,7 @@ struct MemoryOptions {
   std::int64_t recorded_step_bytes = 0;  // that a backend may take for decode steps it records and replays
   bool engram_on_disk = false;           // rows of its tables are read when tokens ask for them
   model::RewindRows rewind = {};         // deepens slots and snapshots
+  std::int64_t grammar_cache = 0;        // for compiled grammars that are kept
 };
 
 enum class MemoryKind {
@@ -33,6 +34,7 @@ enum class MemoryKind {
   kBlocks,     // history
   kSlots,      // state of running sequences
   kSnapshots,  // saved slots, each with a partial block
+  kGrammars,   // compiled and kept, at most
 };
 [[nodiscard]] std::string_view Label(MemoryKind kind);
 

@@ -79,6 +79,8 @@ TEST(MemoryPlanTest, FullSizeModelWithoutItsWeights) {
     EXPECT_THAT(text, HasSubstr(word));
   }
   EXPECT_THAT(ToText(*plan, std::int64_t{1} << 30), HasSubstr("does not fit"));
+  options.grammar_cache = std::int64_t{256} << 20;
+  EXPECT_EQ(PlanMemory(options, *config)->total() - plan->total(), options.grammar_cache);
 }
 
 TEST(MemoryPlanTest, StartIsRefusedByOneByte) {

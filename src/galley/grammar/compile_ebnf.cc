@@ -589,7 +589,8 @@ class Emitter {
     if (!ok()) return end_;
     if (program_.node_count() > program_.limits().nfa_states_max) {
       Fail(CompileCode::kTooComplex,
-           fmt::format("grammar unrolls to more than {} nodes (nfa_states_max); shorten its repeats", program_.limits().nfa_states_max));
+           fmt::format("grammar unrolls to more than {} nodes (nfa_states_max); shorten its repeats",
+                       program_.limits().nfa_states_max));
       return end_;
     }
     if (Size(e))

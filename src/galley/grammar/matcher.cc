@@ -68,7 +68,8 @@ void Matcher::NoteOverflow() {
           limits.state_items_max);
       return;
     case ParseStates::Overflow::kCounts:
-      failure_ = fmt::format("an array's counts combine to more than {} states (array_states_max); lower them", limits.array_states_max);
+      failure_ = fmt::format("an array's counts combine to more than {} states (array_states_max); lower them",
+                             limits.array_states_max);
       return;
     case ParseStates::Overflow::kBytes:
       failure_ = fmt::format(

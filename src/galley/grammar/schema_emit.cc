@@ -502,8 +502,8 @@ std::vector<ObjectFacts> SchemaEmitter::ResolveExists(const ObjectFacts& facts) 
         }
         next.push_back(std::move(with));
         if (next.size() > options_.limits.branches_max) {
-          expander_.Fail(CompileCode::kTooComplex, "too many alternatives for a negated object (branches_max)", exists.pointer,
-                         exists.keyword);
+          expander_.Fail(CompileCode::kTooComplex, "too many alternatives for a negated object (branches_max)",
+                         exists.pointer, exists.keyword);
           return {};
         }
       }

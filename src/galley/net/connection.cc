@@ -238,7 +238,7 @@ void Connection::Dispatch() {
     exchange_.extra = std::move(cors.headers);
   }
   if (cors.answer) {
-    if (cors.answer->status >= 400) ++core_->counters.rejected;
+    if (cors.answer->status >= 400) NoteRejection(cors.answer->status, "the page's origin is not listed");
     return Send(id, std::move(*cors.answer));
   }
   ++core_->counters.requests;
@@ -255,10 +255,15 @@ void Connection::Dispatch() {
   }
 }
 
+void Connection::NoteRejection(int status, std::string_view reason) {
+  ++core_->counters.rejected;
+  if (core_->options.on_rejected) core_->options.on_rejected(peer_, status, reason);
+}
+
 // Answers with an error and ends the connection, since where the next request begins is not known.
 void Connection::Reject(int status, std::string_view message) {
   if (phase_ == Phase::kRejecting || phase_ == Phase::kLinger || phase_ == Phase::kClosed) return;
-  ++core_->counters.rejected;
+  NoteRejection(status, message);
   phase_ = Phase::kRejecting;
   deadline_ = Clock::now() + core_->options.write_timeout;
   ReleaseBody();

@@ -116,6 +116,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void AllowBody();
   void Dispatch();
   void Reject(int status, std::string_view message);
+  void NoteRejection(int status, std::string_view reason);
   void OnReadEnd();
   void OnEnd();
   void CloseUnlessOver(std::int64_t exchange);

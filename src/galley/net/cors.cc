@@ -33,7 +33,7 @@ CorsPolicy::Decision CorsPolicy::Decide(const HttpRequest& request) const {
   }
   decision.headers = {{"Access-Control-Allow-Origin", std::string(*origin)},
                       {"Vary", "Origin"},
-                      {"Access-Control-Expose-Headers", "x-request-id, retry-after"}};
+                      {"Access-Control-Expose-Headers", "x-request-id, x-galley-warning, retry-after"}};
   if (request.method != "OPTIONS" || !request.headers.Find("Access-Control-Request-Method")) return decision;
   HttpResponse preflight{.status = 204, .headers = {}, .body = {}};
   preflight.headers.Add("Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE, OPTIONS");

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +19,7 @@
 namespace galley::net {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -97,7 +99,15 @@ std::chrono::milliseconds Trickle(RawClient* client, std::string_view text, std:
 }
 
 TEST(HttpLimits, TricklingHeadsAndBodiesAreEnded) {
-  TestServer server({.head_timeout = 150ms, .body_timeout = 150ms});
+  std::mutex mutex;
+  std::vector<std::string> told;  // before the client is
+  TestServer server({.head_timeout = 150ms,
+                     .body_timeout = 150ms,
+                     .on_rejected = [&](std::string_view peer, int status, std::string_view reason) {
+                       EXPECT_THAT(peer, StartsWith("127.0.0.1:"));
+                       const std::lock_guard lock(mutex);
+                       told.push_back(std::to_string(status) + " " + std::string(reason));
+                     }});
   RawClient head(server.port());
   const auto head_time = Trickle(&head, "GET /echo?" + std::string(2000, 'x'), 10ms);
   EXPECT_THAT(head.UntilEnd(), StartsWith("HTTP/1.1 408 Request Timeout\r\n"));
@@ -112,6 +122,9 @@ TEST(HttpLimits, TricklingHeadsAndBodiesAreEnded) {
   EXPECT_GE(body_time, 150ms);
   EXPECT_LT(body_time, 8s);
   EXPECT_EQ(server->stats().timed_out, 2);
+  const std::lock_guard lock(mutex);
+  EXPECT_THAT(told, ElementsAre("408 the request's head did not arrive in time",
+                                "408 the request's body did not arrive in time"));
 }
 
 TEST(HttpLimits, ABodyThatMovesMayTakeLongerThanTheTimeout) {

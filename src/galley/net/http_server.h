@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "galley/base/error.h"
@@ -56,6 +57,9 @@ struct ServerOptions {
   // Origins that browsers may call from ("https://chat.example.org"); "*" is all. A page that the server itself
   // delivered may always call.
   std::vector<std::string> cors_origins{};
+
+  // Told of each answer that the server gives without the handler, for logs; none: nobody. Runs on I/O threads.
+  std::function<void(std::string_view peer, int status, std::string_view reason)> on_rejected{};
 
   [[nodiscard]] Status Validate() const;
 };
@@ -105,7 +109,7 @@ using Handler = std::function<void(std::shared_ptr<const HttpRequest>, std::shar
 class HttpServer {
  public:
   // Listens and serves when it returns. Errors: kInvalidArgument (options), kIo (address in use, no permission,
-  // unreadable certificate), kCorrupt (certificate and key do not fit).
+  // unreadable certificate), kNotFound (no such certificate or key), kCorrupt (they are none, or do not fit).
   [[nodiscard]] static Result<std::unique_ptr<HttpServer>> Create(const ServerOptions& options, Handler handler);
   ~HttpServer();  // stops
   HttpServer(const HttpServer&) = delete;

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <future>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "galley/net/test_raw_client.h"
@@ -346,6 +347,16 @@ TEST(HttpServer, BadOptionsAreRefused) {
     options.cors_origins = {origin};
     EXPECT_THAT(HttpServer::Create(options, handler).error().ToString(), HasSubstr("is no origin")) << origin;
   }
+  for (const auto& [file, code, says] :
+       {std::tuple("/nowhere/chain.pem", ErrorCode::kNotFound, "cannot read the TLS certificate: No such file"),
+        std::tuple("/dev/null", ErrorCode::kCorrupt, "the TLS certificate must be a chain in PEM, but OpenSSL says")}) {
+    options = {};
+    options.tls = {.certificate = file, .key = file};
+    const Error error = HttpServer::Create(options, handler).error();
+    EXPECT_EQ(error.code, code) << error.ToString();
+    EXPECT_THAT(error.ToString(), HasSubstr(std::string(file) + ": " + says));
+  }
+  options = {};
   options.listen = {"127.0.0.1:0"};
   options.cors_origins = {"*", "null", "http://localhost:3000", "https://[::1]:8443"};
   EXPECT_TRUE(HttpServer::Create(options, handler));

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "galley/net/tls.h"
 
+#include <fmt/core.h>
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -29,6 +32,19 @@ std::string TakeReason(std::string_view otherwise) {
   if (code == 0) return std::string(otherwise);
   const char* reason = ERR_reason_error_string(code);
   return reason == nullptr ? std::string(otherwise) : std::string(reason);
+}
+
+tl::unexpected<Error> CannotLoad(std::string_view what, std::string_view wanted, const std::string& file) {
+  const unsigned long code = ERR_peek_error();
+  if (ERR_SYSTEM_ERROR(code)) {
+    const int error = ERR_GET_REASON(code);
+    ERR_clear_error();
+    return Err(error == ENOENT || error == ENOTDIR ? ErrorCode::kNotFound : ErrorCode::kIo,
+               fmt::format("cannot read the TLS {}: {}", what, std::strerror(error)), file);
+  }
+  return Err(ErrorCode::kCorrupt,
+             fmt::format("the TLS {} must be {}, but OpenSSL says: {}", what, wanted, TakeReason("unknown reason")),
+             file);
 }
 
 // HTTP/1.1 or nothing: a client that insists on another protocol gets an alert.
@@ -75,12 +91,12 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::ForServer(const std::strin
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_alpn_select_cb(context, &SelectProtocol, nullptr);
   ERR_clear_error();
-  if (SSL_CTX_use_certificate_chain_file(context, certificate_file.c_str()) != 1) {
-    return Err(ErrorCode::kIo, "cannot load the TLS certificate: " + TakeReason("unknown reason"), certificate_file);
-  }
-  if (SSL_CTX_use_PrivateKey_file(context, key_file.c_str(), SSL_FILETYPE_PEM) != 1) {
-    return Err(ErrorCode::kIo, "cannot load the TLS key: " + TakeReason("unknown reason"), key_file);
-  }
+  // Without this the library asks whoever sits at the terminal.
+  SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return -1; });
+  if (SSL_CTX_use_certificate_chain_file(context, certificate_file.c_str()) != 1)
+    return CannotLoad("certificate", "a chain in PEM", certificate_file);
+  if (SSL_CTX_use_PrivateKey_file(context, key_file.c_str(), SSL_FILETYPE_PEM) != 1)
+    return CannotLoad("key", "the private key of the certificate in PEM, not encrypted", key_file);
   if (SSL_CTX_check_private_key(context) != 1) {
     return Err(ErrorCode::kCorrupt, "the TLS key does not belong to the certificate " + certificate_file, key_file);
   }

@@ -163,7 +163,7 @@ TEST(CodecServe, MatchesEveryNumberAndImageVector) {
 TEST(CodecServe, AnswersLineByLineAndSaysWhatItCannotRead) {
   EXPECT_EQ(AnswerCodecLine(R"({"file":"numbers.jsonl","id":"a","json":"1e-5"})", {}),
             R"({"file":"numbers.jsonl","id":"a","json":"1e-5","string":false,"text":"1e-05","text_v4":"0.00001"})");
-  EXPECT_EQ(AnswerCodecLine("not json", {}), R"({"error":"not JSON: not a JSON value"})");
+  EXPECT_EQ(AnswerCodecLine("not json", {}), R"({"error":"not JSON: not a JSON value, near byte 0"})");
   EXPECT_EQ(AnswerCodecLine(R"({"file":"x","id":"b"})", {}),
             R"({"file":"x","id":"b","error":"file `x` is not one of render, stream, numbers, images, tokenize"})");
 }

@@ -89,9 +89,6 @@ Parsed<ParsedRequest> ConvertCompletions(const Json& body, const CodecOptions& o
                   "max_tokens");
   GALLEY_REFUSE_IF_ERROR(SetSampling(body, "max_tokens", false, options, request));
   if (!request.inference.max_tokens) request.inference.max_tokens = kUsualMaxTokens;
-  // The codec fixes top_p for chats; a bare continuation takes what the client says.
-  if (const Json& top_p = Get(body, "top_p"); !top_p.is_null())
-    request.inference.top_p = static_cast<float>(top_p.AsDouble());
   if (const Json& n = Get(body, "n"); !n.is_null() && Unsigned(n) != 1)
     return Refuse("Invalid n value (currently only n = 1 is supported)", "n");
   GALLEY_REFUSE_IF_ERROR(SetSeed(body, request));

@@ -44,6 +44,14 @@ std::string_view TrimRight(std::string_view token) {
   return token;
 }
 
+// As much of a text as an error shows, without half a character at the end.
+std::string_view Start(std::string_view text) {
+  constexpr std::size_t kLongest = 40;
+  std::size_t end = std::min(text.size(), kLongest);
+  while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
 bool Reader::ReadNumber(od::value& value, Json& out) {
   const std::string_view token = TrimRight(value.raw_json_token());
   const bool integral = token.find_first_of(".eE") == std::string_view::npos;
@@ -67,7 +75,7 @@ bool Reader::ReadNumber(od::value& value, Json& out) {
     as_double = std::copysign(0.0, checked);
     ok = std::fabs(checked) < 1;
   }
-  if (!ok) return Fail(fmt::format("'{}' is not a number that a double can hold", token.substr(0, 40)));
+  if (!ok) return Fail(fmt::format("'{}' is no number, or none that a double can hold", Start(token)));
   out = Json(as_double);
   return true;
 }
@@ -97,7 +105,7 @@ bool Reader::ReadObject(od::value& value, Json& out, int depth) {
     if (seen) {
       if (options.refuse_duplicates) {
         code = ErrorCode::kCorrupt;
-        return Fail(fmt::format("the key \"{}\" stands twice in one object", key));
+        return Fail(fmt::format("the key \"{}\" stands twice in one object", Start(key)));
       }
       members[*seen].value = std::move(member);
       continue;
@@ -283,20 +291,27 @@ Result<Json> ParseJson(std::string_view text, const JsonParseOptions& options) {
   od::parser parser;
   od::document document;
   od::array outer;
-  const auto fail = [](std::string_view why) {
-    return Err(ErrorCode::kInvalidArgument, fmt::format("not JSON: {}", why));
+  // Where reading stands; the bracket in front is ours.
+  const auto place = [&]() -> std::string {
+    const char* at = nullptr;
+    if (document.current_location().get(at) != simdjson::SUCCESS || at <= padded.data()) return "";
+    return fmt::format(", near byte {}",
+                       std::min<std::size_t>(static_cast<std::size_t>(at - padded.data() - 1), text.size()));
+  };
+  const auto fail = [&place](std::string_view why) {
+    return Err(ErrorCode::kInvalidArgument, fmt::format("not JSON: {}{}", why, place()));
   };
   if (auto code = parser.iterate(padded).get(document); code != simdjson::SUCCESS)
-    return fail(simdjson::error_message(code));
+    return Err(ErrorCode::kInvalidArgument, fmt::format("not JSON: {}", simdjson::error_message(code)));
   if (document.get_array().get(outer) != simdjson::SUCCESS) return fail("not a JSON value");
   Reader reader{options};
   Json result;
   int count = 0;
   for (auto item : outer) {
-    if (item.error() != simdjson::SUCCESS) return fail("not a JSON value");
+    if (item.error() != simdjson::SUCCESS) return fail(count == 0 ? "not a JSON value" : "text after the value");
     od::value value = item.value_unsafe();
     if (++count > 1) return fail("text after the value");
-    if (!reader.Read(value, result, 0)) return Err(reader.code, fmt::format("not JSON: {}", reader.error));
+    if (!reader.Read(value, result, 0)) return Err(reader.code, fmt::format("not JSON: {}{}", reader.error, place()));
   }
   if (count == 0) return fail("empty text");
   // Only a document that was read to its end has no current location.

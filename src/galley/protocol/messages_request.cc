@@ -79,12 +79,9 @@ constexpr Shape kSystemBlocks{.kind = ShapeKind::kList, .element = &kSystemBlock
 constexpr const Shape* kSystemForms[] = {&kStringShape, &kSystemBlocks};
 constexpr Shape kSystem{.kind = ShapeKind::kEither, .alternatives = kSystemForms};
 
-constexpr Field kToolFields[] = {{"name", kRequired, &kStringShape},
-                                 {"type", kOptional, &kStringShape},
-                                 {"description", kOptional, &kStringShape},
-                                 {"input_schema", kOptional, &kAnyShape},
-                                 {"strict", kOptional, &kAnyShape},
-                                 {"defer_loading", kOptional, &kBoolShape}};
+constexpr Field kToolFields[] = {{"name", kRequired, &kStringShape},        {"type", kOptional, &kStringShape},
+                                 {"description", kOptional, &kStringShape}, {"input_schema", kOptional, &kAnyShape},
+                                 {"strict", kOptional, &kAnyShape},         {"defer_loading", kOptional, &kBoolShape}};
 constexpr Shape kTool{.kind = ShapeKind::kObject, .fields = kToolFields};
 constexpr Shape kTools{.kind = ShapeKind::kList, .element = &kTool};
 constexpr Field kNamedFields[] = {{"name", kRequired, &kStringShape}};

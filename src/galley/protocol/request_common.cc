@@ -29,6 +29,8 @@ Checked SetModel(const Json& body, const CodecOptions& options, ParsedRequest& r
 
 void SetThinking(const Json& thinking, std::string_view effort, const CodecOptions& options, ParsedRequest& request) {
   Conversation& c = request.conversation;
+  if (!Get(thinking, "budget_tokens").is_null())
+    request.warnings.emplace_back("thinking.budget_tokens is not used; the effort and max_tokens limit thinking");
   c.thinking = effort.empty() ? options.default_thinking : effort != "none";
   if (thinking.is_object()) c.thinking = Text(thinking, "type") != "disabled";
   if (!c.thinking) return;
@@ -45,6 +47,24 @@ ImageDetail DetailOf(std::string_view name) {
   if (name == "original") return ImageDetail::kOriginal;
   return name == "auto" ? ImageDetail::kAuto : ImageDetail::kHigh;
 }
+
+namespace {
+
+// The codec fixes top_p of chats as the model was trained; a bare continuation takes what the client says.
+void SetTopP(std::optional<float> given, ParsedRequest& request) {
+  const bool thinking = request.conversation.thinking, v41 = request.version == ModelVersion::kV41;
+  double& top_p = request.inference.top_p;
+  if (!given) return;
+  if (request.parsing.raw || (!v41 && !thinking))
+    top_p = *given;
+  else if (v41 && thinking)
+    top_p = std::max(*given, 0.95f);
+  if (top_p != static_cast<double>(*given))
+    request.warnings.push_back(fmt::format("top_p: {} is not used where the model {}; it is {}", *given,
+                                           thinking ? "thinks" : "does not think", static_cast<float>(top_p)));
+}
+
+}  // namespace
 
 Checked SetSampling(const Json& body, std::string_view max_tokens_key, bool lower, const CodecOptions& options,
                     ParsedRequest& request) {
@@ -63,7 +83,10 @@ Checked SetSampling(const Json& body, std::string_view max_tokens_key, bool lowe
     const float given = static_cast<float>(value.AsDouble());
     if (!(given >= 0 && given <= 2))
       return Refuse("Invalid temperature value, the valid range of temperature is [0, 2]", "temperature");
-    if (!thinking) request.inference.temperature = given;
+    if (!thinking)
+      request.inference.temperature = given;
+    else if (given != 1)
+      request.warnings.push_back(fmt::format("temperature: {} is not used while the model thinks; it is 1", given));
   }
   std::optional<float> top_p;
   if (const Json& value = Get(body, "top_p"); !value.is_null()) {
@@ -71,11 +94,7 @@ Checked SetSampling(const Json& body, std::string_view max_tokens_key, bool lowe
     if (!(*top_p > 0 && *top_p <= 1))
       return Refuse("Invalid top_p value, the valid range of top_p is (0, 1.0]", "top_p");
   }
-  if (request.version == ModelVersion::kV41) {
-    if (thinking && top_p) request.inference.top_p = std::max(*top_p, 0.95f);
-  } else if (!thinking) {
-    request.inference.top_p = top_p.value_or(1.0f);
-  }
+  SetTopP(top_p, request);
   return {};
 }
 
@@ -280,6 +299,8 @@ void FinishRequest(ParsedRequest& request) {
     if (constraint) {
       tools.otherwise_kind = constraint->kind;
       tools.otherwise_schema = constraint->schema;
+      if (c.tool_choice == ToolChoice::kRequired)
+        request.warnings.emplace_back("the format of the answer is not used, since tool_choice demands a call");
     }
     constraint = std::move(tools);
   }

@@ -154,6 +154,7 @@ VerifyBudget VerifyPlanner::Next(StepId step, int sequences, int drafting, int r
   }
   const int most = std::min(rows_most - sequences, drafting * options_.drafts);
   const VerifyBudget none = Priced(0, sequences, drafting);
+  ++since_trial_;
   if (most < 1) return none;
   VerifyBudget best = PlanBudget(average_, sequences, drafting, options_.drafts, most, cost_);
   if (best.rate() < none.rate() * options_.gain_least) best = none;
@@ -165,7 +166,7 @@ VerifyBudget VerifyPlanner::Next(StepId step, int sequences, int drafting, int r
     draft_price_ = (best.predicted_us - cost_.Predict(sequences + best.drafts, 0)) / drafting;
     row_price_ = (cost_.Predict(sequences + best.drafts, 0) - cost_.Predict(sequences, 0)) / best.drafts;
   }
-  if (++since_trial_ < trial_gap_ && !average_.empty()) return best;
+  if (since_trial_ < trial_gap_ && !average_.empty()) return best;
   since_trial_ = 0;
   trial_gap_ = std::min(trial_gap_ * 2, options_.trial_steps_most);
   return Try(best, sequences, drafting, most);

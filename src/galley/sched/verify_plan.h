@@ -121,6 +121,15 @@ class VerifyPlanner {
   // Microseconds that a step with drafts took less than as many tokens without would have; negative when it lost.
   [[nodiscard]] double Saved(std::int64_t sequences, std::int64_t tokens, const VerifyCost::Measured& measured) const;
 
+  // Steps before a trial in which drafts are made ready (a draft head's rings are kept), so that the trial finds them
+  // as good as they are.
+  static constexpr int kReadyBefore = 48;
+  // Whether the next steps may propose drafts at all, and for the sequence.
+  [[nodiscard]] bool DraftsSoon() const {
+    return last_.drafts > 0 || average_.empty() || trial_gap_ - since_trial_ <= kReadyBefore;
+  }
+  [[nodiscard]] static bool DraftsSoon(const QuenchState& sequence) { return sequence.rest <= kReadyBefore; }
+
   // Whether to propose drafts for the sequence in the next step. To be asked once a step for each decoding sequence.
   [[nodiscard]] bool Drafts(QuenchState& sequence) const;
   // Drafts of the sequence that were verified and accepted in a step.

@@ -167,6 +167,37 @@ TEST(PlannerTrials, WhereDraftsDoNotPayOnlyAFewSequencesTryThemNowAndThen) {
   EXPECT_LE(drafting, 24);  // of the 6,400 that could have drafted
 }
 
+// A draft head's rings cost something in each step, so they are kept only when a trial is near: for its last 48 steps,
+// and in each of the first ones. A planner that nobody may draft for comes to its trial all the same.
+TEST(PlannerTrials, AreMadeReadyForAndNothingElseIs) {
+  CostCurve curve({.base_us = 1000, .row_us = 1000});
+  VerifyPlanner planner({.drafts = 5, .draft_cost = {.base_us = 2000, .row_us = 2000}}, curve);
+  int ready = 0, ready_before_trial = 0, trials = 0;
+  for (StepId step = 0; step < 2000; ++step) {
+    const int drafting = step < 600 || planner.DraftsSoon() ? 1 : 0;
+    const VerifyBudget budget = planner.Next(step, 1, drafting, 6);
+    const std::vector<float> survivals(budget.drafts > 0 ? 5 : 0, 0.1F);
+    planner.Report(step, survivals, 5,
+                   {.rows = 1 + budget.drafts,
+                    .drafting = budget.drafting,
+                    .forward_us = 1000.0 * (1 + budget.drafts),
+                    .sampler_us = 0,
+                    .draft_us = budget.drafts > 0 ? 4000.0 : 0});
+    if (step >= 600) {
+      if (budget.drafts > 0) {
+        ++trials;
+        EXPECT_TRUE(ready_before_trial >= VerifyPlanner::kReadyBefore - 1 || trials == 1) << ready_before_trial;
+      }
+      ready_before_trial = planner.DraftsSoon() ? ready_before_trial + 1 : 0;
+      ready += planner.DraftsSoon() ? 1 : 0;
+    }
+  }
+  EXPECT_GE(trials, 5);  // 1400 / 256
+  EXPECT_LE(ready, (trials + 1) * (VerifyPlanner::kReadyBefore + 2));
+  EXPECT_TRUE(VerifyPlanner::DraftsSoon(QuenchState{}));
+  EXPECT_FALSE(VerifyPlanner::DraftsSoon(QuenchState{.rest = VerifyPlanner::kReadyBefore + 1}));
+}
+
 // A trial says what it itself comes to, not what the best budget would: 4 tokens and some in the time of its own rows.
 TEST(PlannerTrials, AreTrueToTheirOwnSize) {
   CostCurve curve({.base_us = 1000, .row_us = 100});

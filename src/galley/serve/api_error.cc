@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "galley/text/utf8.h"
 
 namespace galley::serve {
@@ -11,6 +13,7 @@ namespace {
 using protocol::Json;
 
 constexpr std::size_t kShownBytesMax = 200;
+constexpr std::size_t kMessageBytesMax = 2000;
 
 struct StatusRow {
   int status;
@@ -34,10 +37,26 @@ constexpr StatusRow kStatuses[] = {
     {504, "timeout_error", "deadline", "api_error"},
 };
 
+// The engine's fields, and what clients call them.
+constexpr std::pair<std::string_view, std::string_view> kMembers[] = {{"prompt_ids", "prompt"},
+                                                                      {"stop_ids", "stop_token_ids"},
+                                                                      {"banned_words", "bad_words"},
+                                                                      {"allowed_ids", "allowed_token_ids"},
+                                                                      {"banned_ids", "logit_bias"}};
+
 const StatusRow& RowOf(int status) {
   for (const StatusRow& row : kStatuses)
     if (row.status == status) return row;
   return RowOf(status >= 500 ? 500 : 400);
+}
+
+// Valid UTF-8, and cut where it is longer.
+std::string CutTo(std::string_view text, std::size_t bytes_max) {
+  if (text.size() <= bytes_max) return text::ReplaceInvalidUtf8(text);
+  // A cut inside a character leaves no broken one behind: its bytes go too.
+  std::size_t end = bytes_max;
+  while (end > bytes_max - 3 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text::ReplaceInvalidUtf8(text.substr(0, end)) + "…";
 }
 
 }  // namespace
@@ -46,7 +65,12 @@ ApiError FromError(const Error& error) {
   const ErrorCodeInfo& info = Info(error.code);
   // 499 is no status to send; a request that its own client cancelled has nobody to read it anyway.
   const int status = error.code == ErrorCode::kCancelled ? 503 : info.http_status;
-  return {.status = status, .message = error.ToString(), .param = error.where, .code = std::string(info.label)};
+  Error told = error;
+  for (const auto& [field, member] : kMembers)
+    if (error.where == field) told.where = member;
+  // What is wrong with a request has one code, wherever it was found.
+  const std::string_view code = error.code == ErrorCode::kInvalidArgument ? "" : info.label;
+  return {.status = status, .message = told.ToString(), .param = told.where, .code = std::string(code)};
 }
 
 ApiError FromError(const protocol::RequestError& error) {
@@ -55,29 +79,31 @@ ApiError FromError(const protocol::RequestError& error) {
 }
 
 std::string Shown(std::string_view sent) {
-  if (sent.size() <= kShownBytesMax) return text::ReplaceInvalidUtf8(sent);
-  // A cut inside a character leaves no broken one behind: its bytes go too.
-  std::size_t end = kShownBytesMax;
-  while (end > kShownBytesMax - 3 && (static_cast<unsigned char>(sent[end]) & 0xC0) == 0x80) --end;
-  return text::ReplaceInvalidUtf8(sent.substr(0, end)) + "…";
+  return CutTo(sent, kShownBytesMax);
+}
+
+std::string CodeOf(const ApiError& error) {
+  return error.code.empty() ? std::string(RowOf(error.status).code) : error.code;
 }
 
 net::HttpResponse ErrorResponse(const ApiError& error, ErrorStyle style, std::string_view request_id) {
   const StatusRow& row = RowOf(error.status);
+  // It may quote what the client sent.
+  const std::string message = CutTo(error.message, kMessageBytesMax);
   Json body;
   if (style == ErrorStyle::kMessages) {
     body = Json::MakeObject({{"type", "error"},
-                             {"error", Json::MakeObject({{"type", row.messages_type}, {"message", error.message}})},
+                             {"error", Json::MakeObject({{"type", row.messages_type}, {"message", message}})},
                              {"request_id", request_id}});
   } else {
-    const std::string_view code = error.code.empty() ? row.code : std::string_view(error.code);
-    body = Json::MakeObject({{"error", Json::MakeObject({{"message", error.message},
+    body = Json::MakeObject({{"error", Json::MakeObject({{"message", message},
                                                          {"type", row.type},
                                                          {"param", error.param.empty() ? Json() : Json(error.param)},
-                                                         {"code", code}})}});
+                                                         {"code", CodeOf(error)}})}});
   }
   net::HttpResponse response{
       .status = error.status, .headers = {{"content-type", "application/json"}}, .body = DumpJson(body)};
+  if (error.status == 401) response.headers.Add("www-authenticate", "Bearer");
   if (error.retry_after_s) response.headers.Add("retry-after", std::to_string(*error.retry_after_s));
   return response;
 }
@@ -87,7 +113,7 @@ protocol::AnswerFailure FailureOf(const ApiError& error) {
   return {.message = error.message,
           .type = std::string(row.type),
           .messages_type = std::string(row.messages_type),
-          .code = error.code.empty() ? std::string(row.code) : error.code};
+          .code = CodeOf(error)};
 }
 
 }  // namespace galley::serve

@@ -38,6 +38,8 @@ using ApiResult = tl::expected<T, ApiError>;
 // Shape of error bodies: Anthropic's for Messages, OpenAI's for everything else.
 enum class ErrorStyle { kOpenAi, kMessages };
 [[nodiscard]] net::HttpResponse ErrorResponse(const ApiError& error, ErrorStyle style, std::string_view request_id);
+// The error's code, or its status's usual one.
+[[nodiscard]] std::string CodeOf(const ApiError& error);
 // The same inside a stream that has begun.
 [[nodiscard]] protocol::AnswerFailure FailureOf(const ApiError& error);
 

@@ -54,6 +54,7 @@ TEST(Keys, AreNeededWhereSomethingIsGivenAway) {
   EXPECT_EQ(status("POST", "/v1/chat/completions", {{"Authorization", "Bearer sk-one"}}), 200);
   EXPECT_EQ(status("POST", "/v1/chat/completions", {{"authorization", "bearer sk-two"}}), 200);
   EXPECT_EQ(status("POST", "/v1/chat/completions", {{"X-Api-Key", "sk-two"}}), 200);
+  EXPECT_EQ(served.Ask("GET", "/v1/models")->header("www-authenticate"), "Bearer");
   EXPECT_EQ(status("GET", "/v1/nothing", {}), 401) << "a stranger learns nothing about paths";
   EXPECT_EQ(status("GET", "/health", {}), 200);
   EXPECT_EQ(status("POST", "/flush_cache", {}), 401);
@@ -190,6 +191,14 @@ TEST(Endpoints, WhatAClientCalledIsShownAsShortText) {
   EXPECT_EQ(Shown(std::string(199, 'a') + "é"), std::string(199, 'a') + "…") << "a character is not cut in two";
 }
 
+TEST(Endpoints, ErrorsOfTheEngineHaveTheClientsNames) {
+  const ApiError error = FromError(Error{ErrorCode::kInvalidArgument, "id 9 at place 0 is wrong", "prompt_ids"});
+  EXPECT_EQ(error.message, "prompt: id 9 at place 0 is wrong");
+  EXPECT_EQ(error.param, "prompt");
+  EXPECT_EQ(CodeOf(error), "invalid_request_error");
+  EXPECT_EQ(CodeOf(FromError(Error{ErrorCode::kDevice, "gone", ""})), "device");
+}
+
 TEST(Endpoints, ModelsVersionsAndState) {
   ServiceOptions options;
   options.model_names = {"nano", "alias"};
@@ -312,20 +321,35 @@ TEST(Metrics, TellWhetherPrefixesAreCached) {
   EXPECT_THAT(served.Ask("GET", "/metrics")->text(), HasSubstr("enable_prefix_caching=\"False\""));
 }
 
+// Takes the lines of a service's log, from whichever thread.
+class Lines {
+ public:
+  void Into(ServiceOptions& options) {
+    options.log = [this](std::string line) {
+      std::lock_guard lock(mutex_);
+      lines_.push_back(std::move(line));
+    };
+  }
+  [[nodiscard]] std::vector<std::string> Take() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(lines_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+};
+
 TEST(Log, OneJsonLineARequestWithoutItsText) {
   for (const bool prompts : {false, true}) {
-    std::mutex mutex;
-    std::vector<std::string> lines;
+    Lines log;
     ServiceOptions options;
     options.log_prompts = prompts;
-    options.log = [&](std::string line) {
-      std::lock_guard lock(mutex);
-      lines.push_back(std::move(line));
-    };
+    log.Into(options);
     Served served(Says("my answer"), options);
     (void)served.Ask("POST", "/v1/chat/completions", kChat, {{"x-request-id", "r1"}});
     served.WaitIdle();
-    std::lock_guard lock(mutex);
+    const std::vector<std::string> lines = log.Take();
     ASSERT_EQ(lines.size(), 1u);
     const protocol::Json line = *protocol::ParseJson(lines[0]);
     EXPECT_EQ(At(line, "request_id"), R"("r1")");
@@ -336,14 +360,57 @@ TEST(Log, OneJsonLineARequestWithoutItsText) {
   }
 }
 
-TEST(Log, HasTheTokensOfAnswersThatWereBrokenOff) {
-  std::mutex mutex;
-  std::vector<std::string> lines;
-  ServiceOptions options;
-  options.log = [&](std::string line) {
-    std::lock_guard lock(mutex);
-    lines.push_back(std::move(line));
+TEST(Log, HasALineForWhatIsRefusedAndNoneForProbes) {
+  struct Case {
+    std::string method, path, body;
+    int status;
+    std::string error;
   };
+  const Case cases[] = {
+      {"GET", "/nothing", "", 404, "not_found"},
+      {"DELETE", "/v1/models", "", 405, "method_not_allowed"},
+      {"POST", "/v1/chat/completions", R"({"model":"nano","messages":[{"role":"my secret"}]})", 400,
+       "invalid_request_error"},
+      {"POST", "/v1/completions", R"({"model":"nano","prompt":"a","stop":["my secret",""]})", 400,
+       "invalid_request_error"},
+      {"POST", "/v1/completions", R"({"model":"my secret"})", 404, "model_not_found"},
+      {"GET", "/v1/models", "", 200, ""},
+  };
+  for (const bool prompts : {false, true}) {
+    Lines log;
+    ServiceOptions options;
+    options.log_prompts = prompts;
+    log.Into(options);
+    Served served(Says("x"), options, {"sk-one"});
+    for (const Case& test : cases) {
+      (void)served.Ask(test.method, test.path, test.body, {{"authorization", "Bearer sk-one"}, {"x-request-id", "r2"}});
+      const std::vector<std::string> lines = log.Take();
+      ASSERT_EQ(lines.size(), 1u) << test.path;
+      const protocol::Json line = *protocol::ParseJson(lines[0]);
+      EXPECT_EQ(At(line, "request_id"), R"("r2")");
+      EXPECT_EQ(At(line, "method"), '"' + test.method + '"');
+      EXPECT_EQ(At(line, "status"), std::to_string(test.status)) << lines[0];
+      EXPECT_EQ(At(line, "error"), test.error.empty() ? "absent" : '"' + test.error + '"');
+      EXPECT_EQ(At(line, "key"), "0");
+      EXPECT_TRUE(prompts || lines[0].find("my secret") == std::string::npos) << lines[0];
+    }
+    (void)served.Ask("GET", "/v1/models");
+    const std::vector<std::string> lines = log.Take();
+    ASSERT_EQ(lines.size(), 1u);
+    EXPECT_THAT(lines[0], HasSubstr(R"("key":null)"));
+    EXPECT_THAT(lines[0], HasSubstr(R"("status":401)"));
+    for (const std::string_view path : {"/health", "/metrics", "/version"}) (void)served.Ask("GET", path);
+    EXPECT_TRUE(log.Take().empty());
+    served.service->NoteRejection("127.0.0.1:9", 431, "too long");
+    EXPECT_THAT(log.Take().at(0), HasSubstr(R"("status":431,"error":"too long")"));
+    EXPECT_THAT(served.Ask("GET", "/metrics")->text(), HasSubstr(R"(route="none",status="431"} 1)"));
+  }
+}
+
+TEST(Log, HasTheTokensOfAnswersThatWereBrokenOff) {
+  Lines log;
+  ServiceOptions options;
+  log.Into(options);
   FakeEngineOptions engine;
   engine.say = [](const engine::EngineRequest&, int) { return std::vector<TokenId>{300, 301}; };
   engine.fail_after = Error{ErrorCode::kInvalidArgument, "nothing can follow", ""};
@@ -352,7 +419,7 @@ TEST(Log, HasTheTokensOfAnswersThatWereBrokenOff) {
   EXPECT_EQ(reply->status(), 400);
   EXPECT_EQ(At(reply->json(), "error.type"), R"("invalid_request_error")");
   served.WaitIdle();
-  std::lock_guard lock(mutex);
+  const std::vector<std::string> lines = log.Take();
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(At(*protocol::ParseJson(lines[0]), "completion_tokens"), "2") << lines[0];
 }

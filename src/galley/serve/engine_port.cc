@@ -16,8 +16,6 @@
 namespace galley::serve {
 namespace {
 
-constexpr std::size_t kGrammarCacheBytes = std::size_t{256} << 20;
-
 // The tool whose parameters `pointer` leads into, which then begins behind them.
 std::optional<std::string> ToolOf(const ConstraintSpec& spec, std::string& pointer) {
   constexpr std::string_view kTools = "/tools/", kParameters = "/parameters";
@@ -99,9 +97,9 @@ class RealEngine : public EnginePort {
 }  // namespace
 
 Result<std::unique_ptr<EnginePort>> PortOf(engine::Engine& engine, TokenId eos_id, int vocab_size,
-                                           const grammar::Limits& limits) {
+                                           std::size_t grammar_cache, const grammar::Limits& limits) {
   ASSIGN_OR_RETURN(auto compiler,
-                   engine::GrammarCompiler::Create(engine.tokenizer(), {&eos_id, 1}, vocab_size, kGrammarCacheBytes));
+                   engine::GrammarCompiler::Create(engine.tokenizer(), {&eos_id, 1}, vocab_size, grammar_cache));
   return std::make_unique<RealEngine>(engine, eos_id, std::move(compiler), limits);
 }
 

@@ -2,12 +2,14 @@
 // Members that clients of other servers send: translated, refused by name, or ignored.
 #include "galley/serve/foreign_members.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <iterator>
 
+#include "galley/serve/sampling_fields.h"
 #include "galley/serve/service_fixture.h"
 
 namespace galley::serve {
@@ -18,10 +20,10 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr std::string_view kPaths[] = {"/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions"};
-constexpr std::string_view kBodies[] = {R"({"model":"nano","messages":[{"role":"user","content":"Hi, json"}])",
-                                        R"({"model":"nano","input":"Hi, json")",
-                                        R"({"model":"nano","max_tokens":9,"messages":[{"role":"user","content":"Hi, json"}])",
-                                        R"({"model":"nano","prompt":"Hi, json")"};
+constexpr std::string_view kBodies[] = {
+    R"({"model":"nano","messages":[{"role":"user","content":"Hi, json"}])", R"({"model":"nano","input":"Hi, json")",
+    R"({"model":"nano","max_tokens":9,"messages":[{"role":"user","content":"Hi, json"}])",
+    R"({"model":"nano","prompt":"Hi, json")"};
 
 std::string Body(std::size_t api, std::string_view more) {
   return std::string(kBodies[api]) + std::string(more) + "}";
@@ -134,6 +136,118 @@ TEST(ForeignMembers, TwoNamesOfOneLimitMustAgree) {
   EXPECT_EQ(At(reply->json(), "error.param"), R"("max_completion_tokens")");
 }
 
+// Every number of every API, below, above and beside what it may be: the error has the client's name for it, the value
+// and the limits.
+TEST(Numbers, AreRefusedWithNameValueAndLimits) {
+  Served served(Says("x"));
+  const ServiceOptions options;
+  const FieldLimits limits{.options = options, .vocab_size = NanoTokenizer().vocab_size(), .max_seq_len = 8192};
+  int refused = 0;
+  for (const NumberMember& member : NumberMembers()) {
+    const NumberRange range = RangeOf(member, limits);
+    const std::string name(range.name);
+    std::vector<std::string> wrong = {fmt::format("{}", range.low_open ? range.low : range.low - 1),
+                                      fmt::format("{}", range.high + 1), "1e+300", "\"5\"", "true"};
+    if (range.whole) wrong.push_back(fmt::format("{}", range.low + 0.5));
+    for (std::size_t api = 0; api < std::size(kPaths); ++api) {
+      if ((member.apis >> api & 1) == 0) continue;
+      for (const std::string& value : wrong) {
+        std::string body = Body(api, Member(name, value));
+        if (api == 2 && name == "max_tokens") body.erase(body.find("\"max_tokens\":9,"), 15);
+        const auto reply = served.Post(kPaths[api], body);
+        EXPECT_EQ(reply->status(), 400) << body;
+        const std::string says =
+            fmt::format("Invalid {0} value, the valid range of {0} is {1}: {2} was given", name, range.Text(), value);
+        EXPECT_EQ(At(reply->json(), "error.message"), DumpJson(protocol::Json(says))) << body;
+        EXPECT_EQ(At(reply->json(), "error.param"), api == 2 ? "absent" : '"' + name + '"');
+        ++refused;
+      }
+    }
+  }
+  EXPECT_GT(refused, 200);
+  EXPECT_TRUE(served.engine->requests().empty());
+}
+
+TEST(Numbers, ListsAreRefusedWithThePlaceAndWhatIsWrong) {
+  Served served(Says("x"));
+  const std::string long_word = '"' + std::string(1025, 'a') + '"';
+  const auto many = [](std::string_view one, int count) {
+    std::string list = "[";
+    for (int i = 0; i < count; ++i) list += (i > 0 ? "," : "") + std::string(one);
+    return list + "]";
+  };
+  struct Case {
+    std::size_t api;
+    std::string member, value, says;
+  };
+  const Case cases[] = {
+      {0, "stop", "5", "Invalid stop value 5: it must be a text or a list of up to 16 texts"},
+      {3, "stop", many("\"a\"", 17),
+       "Invalid stop value of 17 elements: it must be a text or a list of up to 16 texts"},
+      {0, "stop", "\"\"", "Invalid stop value \"\": it must be a text that is not empty"},
+      {2, "stop_sequences", R"(["a",""])", "Invalid stop_sequences[1] value \"\": it must be a text that is not empty"},
+      {2, "stop_sequences", "\"a\"", "Invalid stop_sequences value \"a\": it must be a list of up to 16 texts"},
+      {0, "bad_words", many("\"a\"", 65),
+       "Invalid bad_words value of 65 elements: it must be a list of up to 64 texts"},
+      {1, "bad_words", "[" + long_word + "]",
+       "Invalid bad_words[0] value of 1025 bytes: it must be a text of up to 1024 bytes"},
+      {0, "stop_token_ids", many("5", 1024),
+       "Invalid stop_token_ids value of 1024 elements: it must be a list of up to 1023 token ids"},
+      {0, "stop_token_ids", "[5,5.5]",
+       "Invalid stop_token_ids[1] value, the valid range of stop_token_ids[1] is [0, 2559], whole numbers: 5.5 was "
+       "given"},
+      {0, "stop_token_ids", "{}", "Invalid stop_token_ids value {…}: it must be a list of up to 1023 token ids"},
+      {0, "allowed_token_ids", many("5", 2561),
+       "Invalid allowed_token_ids value of 2561 elements: it must be a list of up to 2560 token ids"},
+      {0, "logit_bias", R"({"05":1})", "Invalid logit_bias key \"05\": it must be a token id in [0, 2559]"},
+      {0, "logit_bias", R"({"5":101})",
+       "Invalid logit_bias[\"5\"] value, the valid range of logit_bias[\"5\"] is [-100, 100]: 101 was given"},
+      {0, "seed", "1e18", "Invalid seed value 1e+18: it must be a whole number in [0, 2^63), written in digits only"},
+      {3, "best_of", "2", "Invalid best_of value 2: it must be n, which is 1: answers are not ranked"},
+      {0, "ignore_eos", "1", "Invalid ignore_eos value 1: it must be true or false"},
+  };
+  for (const Case& test : cases) {
+    const auto reply = served.Post(kPaths[test.api], Body(test.api, Member(test.member, test.value)));
+    EXPECT_EQ(reply->status(), 400);
+    EXPECT_EQ(At(reply->json(), "error.message"), DumpJson(protocol::Json(test.says)));
+  }
+}
+
+// What the codec or the server changes of a request stands in a header of the answer.
+TEST(Warnings, TellWhatIsNotUsed) {
+  Served served(Says("x"));
+  constexpr std::string_view kCall =
+      R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required","response_format":{"type":"regex","regex":"a"},"thinking":{"type":"disabled"})";
+  struct Case {
+    std::size_t api;
+    std::string more, says;
+  };
+  const Case cases[] = {
+      {0, R"(,"temperature":0.5)", "temperature: 0.5 is not used while the model thinks; it is 1"},
+      {0, R"(,"top_p":0.5,"temperature":1)", "top_p: 0.5 is not used where the model thinks; it is 0.95"},
+      {0, R"(,"top_p":0.97)", ""},
+      {0, R"(,"top_p":0.5,"temperature":0.5,"thinking":{"type":"disabled"})",
+       "top_p: 0.5 is not used where the model does not think; it is 1"},
+      {1, R"(,"temperature":0)", "temperature: 0 is not used while the model thinks; it is 1"},
+      {2, R"(,"thinking":{"type":"enabled","budget_tokens":1024})",
+       "thinking.budget_tokens is not used; the effort and max_tokens limit thinking"},
+      {3, R"(,"top_p":0.5,"temperature":0.5)", ""},
+      {0, std::string(kCall), "the format of the answer is not used, since tool_choice demands a call"},
+  };
+  for (const Case& test : cases) {
+    const auto reply = served.Post(kPaths[test.api], Body(test.api, test.more));
+    EXPECT_EQ(reply->status(), 200) << reply->text();
+    EXPECT_EQ(reply->header("x-galley-warning"), test.says) << test.more;
+  }
+  EXPECT_EQ(served.engine->requests()[2].sampling.top_p, static_cast<double>(0.97f));
+  EXPECT_EQ(served.engine->requests()[6].sampling.top_p, 0.5);
+  const auto large =
+      served.Post(kPaths[2], R"({"model":"nano","max_tokens":32000,"messages":[{"role":"user","content":"Hi"}]})");
+  const engine::EngineRequest request = served.engine->requests().back();
+  EXPECT_EQ(request.max_tokens, 8192 - std::ssize(request.prompt_ids));
+  EXPECT_THAT(large->header("x-galley-warning"), HasSubstr("max_tokens: 32000 is lowered to "));
+}
+
 TEST(ForeignMembers, TheStopSequenceCanBePartOfTheAnswer) {
   Served served(Says("one two three"));
   const auto content = [&](std::string_view more) {
@@ -180,7 +294,8 @@ TEST(ForeignMembers, EverySurfaceOfStructuredOutputsReachesTheCompiler) {
     unsigned apis;  // bits in the order of kPaths
     std::string_view more, kind, spec;
   };
-  constexpr std::string_view kObject = R"({"type":"object"})", kInteger = R"({"type":"integer"})", kTag = R"("any_text")";
+  constexpr std::string_view kObject = R"({"type":"object"})", kInteger = R"({"type":"integer"})",
+                             kTag = R"("any_text")";
   constexpr Case kCases[] = {
       {kChat | kCompletions, R"("response_format":{"type":"json_object"})", "json_schema", kObject},
       {kChat | kCompletions,

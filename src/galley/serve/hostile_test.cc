@@ -130,6 +130,22 @@ TEST(Hostile, OtherEndpoints) {
   }
 }
 
+// What an error quotes stays short and whole, however long the client's words are.
+TEST(Hostile, ErrorsDoNotGrowWithTheRequest) {
+  Served served(Says("x"));
+  const std::string word = Repeated("é", 500'000);
+  for (const std::string_view pattern :
+       {R"(,"@":1,"@":2)", R"(,"top_k":1@)", R"(,"top_k":"@")", R"(,"tool_choice":"@")",
+        R"(,"response_format":{"type":"@"})", R"(,"tools":[{"type":"function","function":{"name":"@"}}])"}) {
+    std::string more(pattern);
+    for (std::size_t at = more.find('@'); at != std::string::npos; at = more.find('@')) more.replace(at, 1, word);
+    const auto reply = served.Post("/v1/chat/completions", Chat(more));
+    EXPECT_EQ(reply->status(), 400) << reply->text().substr(0, 300);
+    EXPECT_LT(reply->text().size(), 2500u);
+    EXPECT_NE(At(reply->json(), "error.message"), "absent");
+  }
+}
+
 // Field values that a careless log or response would turn into something else.
 TEST(Hostile, HeadersAreTakenAsTheyAreOrNotAtAll) {
   Served served(Says("x"), {}, {"sk-!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"});

@@ -19,7 +19,7 @@ struct NumberRange {
 
   // The number, or nothing: it is none, is outside, or has a fraction where only whole ones are allowed.
   [[nodiscard]] std::optional<double> Read(const protocol::Json& value) const;
-  // "(0, 100]", "[0, 5], whole numbers"
+  // "(0, 1]", "[0, 5], whole numbers"
   [[nodiscard]] std::string Text() const;
 };
 
@@ -27,7 +27,7 @@ inline constexpr NumberRange kTemperatureRange{.name = "temperature", .low = 0, 
 inline constexpr NumberRange kTopPRange{.name = "top_p", .low = 0, .high = 1, .low_open = true};
 inline constexpr NumberRange kTopKRange{.name = "top_k", .low = -1, .high = 1e6, .whole = true};
 inline constexpr NumberRange kMinPRange{.name = "min_p", .low = 0, .high = 1};
-inline constexpr NumberRange kRepetitionRange{.name = "repetition_penalty", .low = 0, .high = 100, .low_open = true};
+inline constexpr NumberRange kRepetitionRange{.name = "repetition_penalty", .low = 0.01, .high = 100};
 
 // What clients write for "no limit" is -1 or 0.
 [[nodiscard]] constexpr int TopKOf(double value) {

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <optional>
+#include <utility>
 
 #include "galley/protocol/shape.h"
 #include "galley/serve/constraint.h"
@@ -24,24 +26,25 @@ using protocol::Text;
 constexpr std::size_t kPromptsMax = 256;
 constexpr std::int64_t kEchoScoresMax = 1'000'000;  // some hundred megabytes of answer
 
+// Whether the client wants a call and nothing else.
+bool DemandsCall(Protocol protocol, const Json& body) {
+  const Json& choice = Get(body, "tool_choice");
+  if (protocol == Protocol::kMessages) return Text(choice, "type") == "any" || Text(choice, "type") == "tool";
+  return protocol != Protocol::kCompletions && (Text(choice) == "required" || choice.is_object());
+}
+
+FieldLimits LimitsOf(const PrepareContext& context) {
+  return {.options = context.options, .vocab_size = context.tokenizer.vocab_size(), .max_seq_len = context.max_seq_len};
+}
+
 // What the codec lets pass, as DeepSeek's service does, but what no client can have meant.
 ApiResult<void> CheckSense(Protocol protocol, const Json& body) {
-  const Json& choice = Get(body, "tool_choice");
-  bool demands = false;
-  if (protocol == Protocol::kChat) demands = Text(body, "tool_choice") == "required" || choice.is_object();
-  if (protocol == Protocol::kMessages) demands = Text(choice, "type") == "any" || Text(choice, "type") == "tool";
-  if (demands && protocol::Elements(Get(body, "tools")).empty())
-    return Refuse(
-        {.status = 400, .message = "tool_choice demands a call, but there are no tools", .param = "tool_choice"});
   if (protocol == Protocol::kCompletions && protocol::IsTrue(Get(body, "echo")) && !Text(body, "suffix").empty())
     return Refuse({.status = 400,
                    .message = "echo: with suffix the prompt is no text that could be shown; send one of them",
                    .param = "echo"});
-  if (protocol == Protocol::kMessages) {
-    const Json& limit = Get(body, "max_tokens");
-    if (limit.is_null() || (limit.is_number() && limit.AsDouble() < 1))
-      return Refuse({.status = 400, .message = "max_tokens: must be there and at least 1", .param = "max_tokens"});
-  }
+  if (protocol == Protocol::kMessages && Get(body, "max_tokens").is_null())
+    return Refuse({.status = 400, .message = "missing field `max_tokens`; give at least 1", .param = "max_tokens"});
   return {};
 }
 
@@ -126,12 +129,30 @@ ApiResult<std::vector<TokenId>> PromptIds(ParsedRequest& parsed, const PrepareCo
   return ids;
 }
 
+// Limits that must fit into the room behind the prompt: the model's usual one, and in Messages one beyond the context,
+// which its clients send to models of every size.
+void FitMaxTokens(const Json& body, const SamplingFields& fields, std::int64_t prompt_tokens,
+                  const PrepareContext& context, ParsedRequest& parsed) {
+  std::optional<std::uint32_t>& limit = parsed.inference.max_tokens;
+  const auto room = static_cast<std::uint32_t>(std::max<std::int64_t>(context.max_seq_len - prompt_tokens, 1));
+  if (!fields.gave_max_tokens && context.options.defaults.max_tokens && parsed.protocol != Protocol::kCompletions)
+    limit = std::clamp(*context.options.defaults.max_tokens, 1u, room);
+  const double given = Get(body, "max_tokens").is_number() ? Get(body, "max_tokens").AsDouble() : 0;
+  if (parsed.protocol != Protocol::kMessages || given <= static_cast<double>(context.max_seq_len)) return;
+  limit = room;
+  parsed.warnings.push_back(fmt::format("max_tokens: {} is lowered to {}, what the context of {} tokens has room for",
+                                        given, room, context.max_seq_len));
+}
+
 ApiResult<PreparedPrompt> PreparePrompt(Protocol protocol, Json body, const SamplingFields& fields,
                                         const PrepareContext& context) {
   // The codec takes one choice at a time; how many there are is the engine's affair.
   if (Get(body, "n").is_number()) body.Set("n", Json());
   auto parsed = protocol::ConvertBody(protocol, body, context.codec);
   if (!parsed) return Refuse(FromError(parsed.error()));
+  if (DemandsCall(protocol, body) && parsed->conversation.tools.empty())
+    return Refuse(
+        {.status = 400, .message = "tool_choice demands a call, but there are no tools", .param = "tool_choice"});
   const auto constraint = ConstraintOf(*parsed, body, !fields.parallel_calls);
   if (!constraint) return Refuse(constraint.error());
   // The codec knows seeds where their APIs do.
@@ -142,11 +163,7 @@ ApiResult<PreparedPrompt> PreparePrompt(Protocol protocol, Json body, const Samp
   prompt.parsed = std::make_unique<ParsedRequest>(std::move(*parsed));
   auto ids = PromptIds(*prompt.parsed, context, context.options.log_prompts ? &prompt.text : nullptr);
   if (!ids) return Refuse(ids.error());
-  if (!fields.gave_max_tokens && context.options.defaults.max_tokens && protocol != Protocol::kCompletions) {
-    const auto room = context.max_seq_len - static_cast<std::int64_t>(ids->size());
-    prompt.parsed->inference.max_tokens = static_cast<std::uint32_t>(
-        std::clamp<std::int64_t>(*context.options.defaults.max_tokens, 1, std::max<std::int64_t>(room, 1)));
-  }
+  FitMaxTokens(body, fields, std::ssize(*ids), context, *prompt.parsed);
   const auto limit =
       protocol::ResolveMaxTokens(*prompt.parsed, ids->size(), static_cast<std::uint64_t>(context.max_seq_len));
   if (!limit) {
@@ -154,11 +171,10 @@ ApiResult<PreparedPrompt> PreparePrompt(Protocol protocol, Json body, const Samp
     error.code = "context_length_exceeded";
     return Refuse(std::move(error));
   }
-  if (const auto& most = prompt.parsed->inference.max_tokens;
-      fields.gave_max_tokens && most && static_cast<std::uint32_t>(fields.min_tokens) > *most)
+  if (std::cmp_greater(fields.min_tokens, *limit))
     return Refuse({.status = 400,
                    .message = fmt::format("min_tokens: {} are more than the {} tokens that the answer may have at most",
-                                          fields.min_tokens, *most),
+                                          fields.min_tokens, *limit),
                    .param = "min_tokens"});
   engine::EngineRequest& request = prompt.request;
   request.prompt_ids = std::move(*ids);
@@ -169,7 +185,7 @@ ApiResult<PreparedPrompt> PreparePrompt(Protocol protocol, Json body, const Samp
   request.banned_words = fields.banned_words;
   request.rules = fields.rules;
   request.max_tokens = static_cast<int>(*limit);
-  request.min_tokens = std::min(fields.min_tokens, request.max_tokens);
+  request.min_tokens = fields.min_tokens;
   request.stop_ids = fields.stop_token_ids;
   // An answer that must go on never draws the end, so that it is as long as asked for and stays an answer.
   if (fields.ignore_eos)
@@ -260,7 +276,7 @@ ApiResult<PreparedRequest> PrepareRequest(Protocol protocol, std::string_view bo
   if (auto checked = CheckModel(*json, context.options); !checked) return Refuse(checked.error());
   if (auto done = TranslateForeign(protocol, *json); !done) return Refuse(done.error());
   if (auto checked = CheckSense(protocol, *json); !checked) return Refuse(checked.error());
-  auto fields = ReadSamplingFields(*json, context.options, context.tokenizer.vocab_size());
+  auto fields = ReadSamplingFields(protocol, *json, LimitsOf(context));
   if (!fields) return Refuse(fields.error());
   const bool open_ai = protocol == Protocol::kChat || protocol == Protocol::kCompletions;
   if (fields->n > 1 && !open_ai)
@@ -300,6 +316,7 @@ ApiResult<std::int64_t> CountPromptTokens(Protocol protocol, std::string_view bo
   if (!json) return Refuse(json.error());
   if (auto checked = CheckModel(*json, context.options); !checked) return Refuse(checked.error());
   if (auto done = TranslateForeign(protocol, *json); !done) return Refuse(done.error());
+  if (auto fields = ReadSamplingFields(protocol, *json, LimitsOf(context)); !fields) return Refuse(fields.error());
   auto parsed = protocol::ConvertBody(protocol, *json, context.codec);
   if (!parsed) return Refuse(FromError(parsed.error()));
   auto ids = PromptIds(*parsed, context, nullptr);

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Members of request bodies that steer the engine and that the codec does not know or only checks: penalties, bias,
-// top_k, stop token ids, priority and so on, in the spellings of OpenAI, vLLM and SGLang. Pure.
+// Members of request bodies that steer the engine: numbers and lists that the codec does not know or only checks, in
+// the spellings of OpenAI, vLLM and SGLang. All of them are checked here, before the codec, so that each error has the
+// client's own name, its value and the limit. Pure.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "galley/engine/engine.h"
 #include "galley/protocol/json.h"
+#include "galley/protocol/request.h"
 #include "galley/serve/api_error.h"
+#include "galley/serve/number_range.h"
 #include "galley/serve/service_options.h"
 
 namespace galley::serve {
@@ -38,8 +42,25 @@ struct SamplingFields {
   bool gave_max_tokens = false;
 };
 
-// Errors name the member, the value and its limits. `vocab_size` bounds token ids.
-[[nodiscard]] ApiResult<SamplingFields> ReadSamplingFields(const protocol::Json& body, const ServiceOptions& options,
-                                                           int vocab_size);
+struct FieldLimits {
+  const ServiceOptions& options;
+  int vocab_size = 0;
+  std::int64_t max_seq_len = 0;
+};
+
+// A number that a body may have.
+struct NumberMember {
+  enum class Most { kStated, kContext, kChoices };
+
+  unsigned apis;  // bits of 1 << Protocol
+  NumberRange range;
+  void (*set)(SamplingFields& fields, double value);  // null: the codec reads it
+  Most most = Most::kStated;                          // what the range's upper end is
+};
+[[nodiscard]] std::span<const NumberMember> NumberMembers();
+[[nodiscard]] NumberRange RangeOf(const NumberMember& member, const FieldLimits& limits);
+
+[[nodiscard]] ApiResult<SamplingFields> ReadSamplingFields(protocol::Protocol protocol, const protocol::Json& body,
+                                                           const FieldLimits& limits);
 
 }  // namespace galley::serve

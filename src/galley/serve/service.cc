@@ -44,6 +44,19 @@ Json Milliseconds(double seconds) {
   return seconds < 0 ? Json() : Json(seconds * 1e3);
 }
 
+// How every line of the log begins.
+Json LogHead(std::string_view event) {
+  const auto unix_ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+  return Json::MakeObject({{"time_ms", static_cast<std::int64_t>(unix_ms.count())}, {"event", event}});
+}
+Json LogHead(const Trace& trace, std::string_view peer, int key, std::string_view path) {
+  Json line = LogHead("request");
+  line.Set("request_id", trace.request_id).Set("peer", peer).Set("key", key < 0 ? Json() : Json(key)).Set("path", path);
+  if (!trace.traceparent.empty()) line.Set("traceparent", trace.traceparent);
+  return line;
+}
+
 // What a client sent, where only printable ASCII may stand.
 std::string Printable(std::string_view text, std::size_t longest) {
   std::string shown(text.substr(0, longest));
@@ -78,14 +91,32 @@ PrepareContext Service::Impl::Context(text::Encoder& encoder, int key) {
           .unseeded_seed = ids.NextSeed()};
 }
 
-void Service::Impl::Answer(const Call& call, net::HttpResponse response) {
+void Service::Impl::Answer(const Call& call, net::HttpResponse response, const ApiError* error) {
   response.headers.Append(call.headers);
   metrics.RecordHttp(call.route == nullptr ? "none" : call.route->path, response.status);
+  LogAnswer(call, response.status, error);
   call.reply->Send(std::move(response));
 }
 
 void Service::Impl::Answer(const Call& call, const ApiError& error) {
-  Answer(call, ErrorResponse(error, call.style, call.trace.request_id));
+  Answer(call, ErrorResponse(error, call.style, call.trace.request_id), &error);
+}
+
+// The line of a request that became no call of the engine. What an error says may quote the request, so it stands there
+// only where prompts may.
+void Service::Impl::LogAnswer(const Call& call, int status, const ApiError* error) const {
+  // Probes and scrapes come every few seconds and say nothing.
+  const bool probe = call.route != nullptr && call.route->open;
+  if (!options.log || (probe && status < 400)) return;
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - call.request->accepted;
+  Json line = LogHead(call.trace, call.request->peer, call.key, Shown(call.request->path));
+  line.Set("method", Shown(call.request->method)).Set("status", status).Set("total_ms", Milliseconds(took.count()));
+  if (error != nullptr) {
+    line.Set("error", CodeOf(*error));
+    if (!error->param.empty()) line.Set("param", error->param);
+    if (options.log_prompts) line.Set("message", error->message);
+  }
+  options.log(DumpJson(line));
 }
 
 // How long until a place is likely free: everybody in front of the client, each for the mean time of a request.
@@ -177,28 +208,16 @@ void Service::Impl::Remember(Recent entry) {
 
 std::string Service::Impl::LogLine(const Asked& asked, std::string_view id, std::string_view model, bool stream,
                                    std::int64_t n, std::string_view prompts, const ExchangeReport& report) const {
-  const auto unix_ms =
-      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch());
-  Json line = Json::MakeObject({{"time_ms", static_cast<std::int64_t>(unix_ms.count())},
-                                {"event", "request"},
-                                {"request_id", asked.trace.request_id},
-                                {"id", id},
-                                {"peer", asked.peer},
-                                {"key", asked.key},
-                                {"path", asked.path},
-                                {"model", model},
-                                {"stream", stream},
-                                {"n", n},
-                                {"status", report.status},
-                                {"finish", report.record.reason},
-                                {"prompt_tokens", report.record.prompt_tokens},
-                                {"cached_tokens", report.record.cached_tokens},
-                                {"replayed_tokens", report.replayed_tokens},
-                                {"completion_tokens", report.record.completion_tokens},
-                                {"queue_ms", Milliseconds(report.times.started_s)},
-                                {"first_token_ms", Milliseconds(report.times.first_token_s)},
-                                {"total_ms", Milliseconds(report.times.end_s)}});
-  if (!asked.trace.traceparent.empty()) line.Set("traceparent", asked.trace.traceparent);
+  Json line = LogHead(asked.trace, asked.peer, asked.key, asked.path);
+  line.Set("id", id).Set("model", model).Set("stream", stream).Set("n", n).Set("status", report.status);
+  line.Set("finish", report.record.reason)
+      .Set("prompt_tokens", report.record.prompt_tokens)
+      .Set("cached_tokens", report.record.cached_tokens)
+      .Set("replayed_tokens", report.replayed_tokens)
+      .Set("completion_tokens", report.record.completion_tokens)
+      .Set("queue_ms", Milliseconds(report.times.started_s))
+      .Set("first_token_ms", Milliseconds(report.times.first_token_s))
+      .Set("total_ms", Milliseconds(report.times.end_s));
   if (!report.error.empty()) line.Set("error", report.error);
   if (options.log_prompts) line.Set("prompt", prompts).Set("output", report.output);
   return DumpJson(line);
@@ -298,7 +317,7 @@ void Service::Handle(const std::shared_ptr<const net::HttpRequest>& request,
                                  .message = "no valid API key; send `authorization: Bearer KEY` or `x-api-key: KEY`"});
     return;
   }
-  call.key = key.value_or(0);
+  call.key = key.value_or(-1);
   if (match.route == nullptr) {
     if (match.status == 405) call.headers.Add("allow", match.allowed);
     impl_->Answer(
@@ -318,6 +337,14 @@ void Service::Handle(const std::shared_ptr<const net::HttpRequest>& request,
     return;
   }
   impl_->Dispatch(call);
+}
+
+void Service::NoteRejection(std::string_view peer, int status, std::string_view reason) {
+  impl_->metrics.RecordHttp("none", status);
+  if (!impl_->options.log) return;
+  Json line = LogHead("rejected");
+  line.Set("peer", peer).Set("status", status).Set("error", reason);
+  impl_->options.log(DumpJson(line));
 }
 
 void Service::SetReady(bool ready) {

@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <memory>
+#include <string_view>
 
 #include "galley/net/http_server.h"
 #include "galley/serve/auth.h"
@@ -27,6 +28,9 @@ class Service {
   Service& operator=(const Service&) = delete;
 
   void Handle(const std::shared_ptr<const net::HttpRequest>& request, const std::shared_ptr<net::Responder>& reply);
+
+  // A request that the transport answered by itself, for the log and the metrics; ServerOptions::on_rejected.
+  void NoteRejection(std::string_view peer, int status, std::string_view reason);
 
   // What /ready and /health say. Does not refuse anything.
   void SetReady(bool ready);

@@ -35,7 +35,7 @@ struct Service::Impl {
     ErrorStyle style = ErrorStyle::kOpenAi;
     const Route* route = nullptr;
     std::string_view rest{};
-    int key = 0;
+    int key = -1;  // place among the keys; -1: none was right
   };
   // What the log says of a request that became a call of the engine.
   struct Asked {
@@ -94,8 +94,9 @@ struct Service::Impl {
   void Watch();
   void StopWatching();
   void Dispatch(const Call& call);
-  void Answer(const Call& call, net::HttpResponse response);
+  void Answer(const Call& call, net::HttpResponse response, const ApiError* error = nullptr);
   void Answer(const Call& call, const ApiError& error);
+  void LogAnswer(const Call& call, int status, const ApiError* error) const;
   void Generate(const Call& call);
   [[nodiscard]] std::shared_ptr<Exchange> Open(const Call& call, std::string_view id_prefix, PreparedRequest prepared);
   void Close(std::uint64_t number);

@@ -10,8 +10,6 @@
 namespace galley::serve {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -605,6 +603,10 @@ TEST(Service, MistakesOfClientsAreNamed) {
        400, "there are no tools"},
       {"/v1/chat/completions", Chat(R"(,"allowed_token_ids":[])"), 400, "\"param\":\"allowed_token_ids\""},
       {"/v1/chat/completions", Chat(R"(,"min_tokens":9,"max_tokens":8)"), 400, "\"param\":\"min_tokens\""},
+      {"/v1/responses", R"({"model":"nano","input":"x","tool_choice":"required"})", 400, "there are no tools"},
+      {"/v1/responses", R"({"model":"nano","input":"x","tool_choice":{"type":"function","name":"f"}})", 400,
+       "there are no tools"},
+      {"/v1/completions", R"({"model":"nano","prompt":"a","min_tokens":17})", 400, "17 are more than the 16 tokens"},
       {"/v1/completions", R"({"model":"nano","prompt":"a","suffix":"b","echo":true})", 400, "\"param\":\"echo\""},
   };
   Served served(Says("x"));

@@ -221,6 +221,8 @@ void ForwardStep::EngramLayer(int layer) {
 
 void ForwardStep::CaptureMainHidden(int layer) {
   const Config& c = m_.config;
+  const bool keep = m_.options.drafts && m_.keep_draft_rings;
+  if (!keep && observer_ == nullptr) return;
   const std::vector<int>& targets = c.dspark.target_layer_ids;
   for (std::size_t i = 0; i < targets.size(); ++i) {
     if (targets[i] != layer) continue;
@@ -234,7 +236,7 @@ void ForwardStep::CaptureMainHidden(int layer) {
                             .out_stride = stride});
     if (i + 1 < targets.size()) continue;
     Observe("main_hidden", -1, w_.main_hidden.data(), DType::kBF16, {stride});
-    if (m_.options.drafts) StoreDraftWindow();
+    if (keep) StoreDraftWindow();
   }
 }
 

@@ -116,6 +116,10 @@ class Model {
   // returned before. Errors: kDevice.
   [[nodiscard]] Result<const float*> RowLogits(int sequence, int first, int count, StateStorage& state);
 
+  // Whether steps from now on keep the draft head's rings; they do to begin with. What runs without costs nothing for
+  // drafts, and its rows must lie below the decoder floor of later requests for them.
+  void KeepDraftRings(bool keep);
+
   // Drafts for sequences whose committed rows have all been run with options().drafts; valid until the next call.
   // Errors: kDevice.
   [[nodiscard]] Result<std::span<const Draft>> Drafts(std::span<const DraftInput> inputs, StateStorage& state);

@@ -19,6 +19,7 @@ struct Model::Impl {
   Config config;
   ModelOptions options;
   backend::Backend* backend = nullptr;
+  bool keep_draft_rings = true;
   Weights weights;
   Workspace workspace;
   std::size_t blocks_max = 0;  // block ids that one step can carry

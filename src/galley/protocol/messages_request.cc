@@ -79,9 +79,11 @@ constexpr Shape kSystemBlocks{.kind = ShapeKind::kList, .element = &kSystemBlock
 constexpr const Shape* kSystemForms[] = {&kStringShape, &kSystemBlocks};
 constexpr Shape kSystem{.kind = ShapeKind::kEither, .alternatives = kSystemForms};
 
-constexpr Field kToolFields[] = {{"name", kRequired, &kStringShape},        {"type", kOptional, &kStringShape},
-                                 {"description", kOptional, &kStringShape}, {"input_schema", kOptional, &kAnyShape},
-                                 {"strict", kOptional, &kAnyShape},         {"defer_loading", kOptional, &kBoolShape}};
+constexpr Field kToolFields[] = {{"name", kRequired, &kStringShape},
+                                 {"type", kOptional, &kStringShape},
+                                 {"description", kOptional, &kStringShape},
+                                 {"input_schema", kOptional, &kAnyShape},
+                                 {"defer_loading", kOptional, &kBoolShape}};
 constexpr Shape kTool{.kind = ShapeKind::kObject, .fields = kToolFields};
 constexpr Shape kTools{.kind = ShapeKind::kList, .element = &kTool};
 constexpr Field kNamedFields[] = {{"name", kRequired, &kStringShape}};
@@ -153,8 +155,6 @@ class MessagesConverter {
       // V4 has no way to bring a tool in later and so shows all of them at once.
       tool.defer_loading = v41() && IsTrue(Get(all[i], "defer_loading"));
       GALLEY_REFUSE_IF_ERROR(FinishTool(tool, true));
-      // Held to the schema as it is: OpenAI's strict form, which FinishTool makes, is not this API's.
-      if (const Json& strict = Get(all[i], "strict"); strict.is_bool()) tool.strict = IsTrue(strict);
       tools.push_back(std::move(tool));
     }
     GALLEY_REFUSE_IF_ERROR(CheckUnique(tools));

@@ -121,14 +121,23 @@ ApiResult<std::optional<ConstraintSpec>> ForeignConstraint(const Json& body) {
   return found;
 }
 
+// Whether the tool asked for strictness: the codec says so, except of Messages, whose tools carry it as their own
+// member and are held to their schema as it is.
+bool IsStrict(const protocol::Tool& tool, const Json& body) {
+  const std::span<const Json> rows = protocol::Elements(Get(body, "tools"));
+  return tool.strict.value_or(false) || std::any_of(rows.begin(), rows.end(), [&](const Json& row) {
+           return Text(row, "name") == tool.name && protocol::IsTrue(Get(row, "strict"));
+         });
+}
+
 // The codec's list of tools as the grammar of calls takes it. `otherwise`: what an answer that is no call must be, null
 // for anything. Where a call is the model's choice, tools that did not ask for strictness keep only the block's form:
 // any arguments, each name once.
-ConstraintSpec DsmlConstraint(const protocol::ParsedRequest& request, std::string_view mode, bool single_call,
-                              Json otherwise) {
+ConstraintSpec DsmlConstraint(const protocol::ParsedRequest& request, const Json& body, std::string_view mode,
+                              bool single_call, Json otherwise) {
   Json tools(Json::Array{});
   for (const protocol::Tool& tool : request.conversation.tools) {
-    const bool strict = tool.strict.value_or(false);
+    const bool strict = IsStrict(tool, body);
     const Json& declared = tool.declared.is_null() ? tool.parameters : tool.declared;
     tools.Push(Json::MakeObject(
         {{"name", tool.name}, {"parameters", strict || mode != "auto" ? declared : Json()}, {"strict", strict}}));
@@ -157,12 +166,13 @@ std::optional<ConstraintSpec> FormatConstraint(const protocol::ParsedRequest& re
 
 // A format beside tools that the model may call as it likes: the answer is calls, or has the format. Grammars that the
 // client wrote itself stand alone: they say whether there may be calls.
-ApiResult<ConstraintSpec> CallsOr(const protocol::ParsedRequest& request, bool single_call, ConstraintSpec format) {
+ApiResult<ConstraintSpec> CallsOr(const protocol::ParsedRequest& request, const Json& body, bool single_call,
+                                  ConstraintSpec format) {
   if (format.kind != "json_schema" && format.kind != "regex") return format;
   auto spec = protocol::ParseJson(format.spec);
   if (!spec)
     return Refuse({.status = 400, .message = format.param + ": " + spec.error().message, .param = format.param});
-  ConstraintSpec either = DsmlConstraint(request, "auto", single_call,
+  ConstraintSpec either = DsmlConstraint(request, body, "auto", single_call,
                                          Json::MakeObject({{"kind", format.kind}, {"spec", std::move(*spec)}}));
   either.format_param = std::move(format.param);
   return either;
@@ -175,21 +185,23 @@ ApiError BothConstrain(std::string_view one, std::string_view other) {
 }
 
 // What tools add to a format that the answer must have, if there is one.
-ApiResult<std::optional<ConstraintSpec>> WithTools(const protocol::ParsedRequest& request, bool single_call,
-                                                   std::optional<ConstraintSpec> format, bool foreign) {
+ApiResult<std::optional<ConstraintSpec>> WithTools(const protocol::ParsedRequest& request, const Json& body,
+                                                   bool single_call, std::optional<ConstraintSpec> format,
+                                                   bool foreign) {
   if (!request.conversation.tools_active()) return format;
   const auto& tools = request.conversation.tools;
   const bool strict =
-      std::any_of(tools.begin(), tools.end(), [](const protocol::Tool& tool) { return tool.strict.value_or(false); });
+      std::any_of(tools.begin(), tools.end(), [&](const protocol::Tool& tool) { return IsStrict(tool, body); });
   // Messages demands a call while the model thinks too, which the conversation's choice cannot say.
   const bool demanded = request.inference.constraint && request.inference.constraint->kind == "tool_call_required";
   const bool may_join = format && (format->kind == "json_schema" || format->kind == "regex");
   if (foreign && (demanded || (strict && !may_join))) return Refuse(BothConstrain(format->param, "tools"));
   // A demanded call leaves no room for an answer of the response format.
   if (demanded)
-    return DsmlConstraint(request, request.parsing.starts_in_tool_calls ? "inside" : "block", single_call, Json());
-  if (format) return CallsOr(request, single_call, std::move(*format));
-  ConstraintSpec calls = DsmlConstraint(request, "auto", single_call, Json());
+    return DsmlConstraint(request, body, request.parsing.starts_in_tool_calls ? "inside" : "block", single_call,
+                          Json());
+  if (format) return CallsOr(request, body, single_call, std::move(*format));
+  ConstraintSpec calls = DsmlConstraint(request, body, "auto", single_call, Json());
   calls.optional = !strict;
   return calls;
 }
@@ -204,7 +216,7 @@ ApiResult<std::optional<ConstraintSpec>> ConstraintOf(const protocol::ParsedRequ
   if (*foreign && format) return Refuse(BothConstrain((*foreign)->param, format->param));
   const bool is_foreign = foreign->has_value();
   if (is_foreign) format = std::move(*foreign);
-  auto spec = WithTools(request, single_call, std::move(format), is_foreign);
+  auto spec = WithTools(request, body, single_call, std::move(format), is_foreign);
   if (!spec) return spec;
   using protocol::ThinkingStage;
   const ThinkingStage stage = request.parsing.stage;

@@ -8,8 +8,9 @@
 namespace galley::engine {
 namespace {
 
-// `rounds` worlds, and up to `more` others while no sequence was preempted or nothing shared. With 0 neither is asked
-// for: one world alone may have no such case, and worlds on the reference are slow.
+// `rounds` worlds, and up to `more` others while no sequence was preempted or nothing shared. Sharing is asked for
+// unless `more` is 0; preemption is not, since it depends on how requests of a random world happen to meet
+// (resume_slow_test and rollback_slow_test have worlds made for it).
 void RunMany(const std::filesystem::path& model, const std::string& backend, int rounds, int more) {
   const std::uint32_t seed = std::random_device{}();
   std::int64_t preemptions = 0, hits = 0, restores = 0, accepted = 0;
@@ -28,7 +29,6 @@ void RunMany(const std::filesystem::path& model, const std::string& backend, int
               static_cast<long long>(preemptions), static_cast<long long>(hits), static_cast<long long>(restores),
               static_cast<long long>(accepted));
   if (more > 0) {
-    EXPECT_GT(preemptions, 0) << "blocks never ran short";
     EXPECT_GT(hits, 0) << "nothing was shared";
   }
 }

@@ -25,31 +25,68 @@ GALLEY_SIMD U32 DecodeE2M1Words(U16 words) {
 #endif
 }
 
-// bf16 values of e4m3 codes in the upper byte of each of 32 words; the lower byte does not matter. The two NaN codes
-// become +-480, which no checkpoint and no quantiser contains.
-GALLEY_SIMD U32 DecodeE4M3Words(U16 words) {
-  // Arithmetic shift: the sign stays on top and the magnitude lands on exponent and mantissa.
-  const U16 shifted = (U16)((I16)words >> 4) & 0x87F0;
-  const U16 normal = shifted + 0x3C00;
+// Values of e4m3 codes as products take them: times this, which the scales make good.
 #if defined(__AVX512BW__)
+inline constexpr float kE4M3Unit = 0x1p-8f;
+#else
+inline constexpr float kE4M3Unit = 1.0f;
+#endif
+
+// bf16 values, in kE4M3Unit, of e4m3 codes in the upper byte of each of 32 words; the lower byte does not matter. The
+// two NaN codes become +-480, which no checkpoint and no quantiser contains.
+#if defined(__AVX512BW__)
+// Arithmetic shift: the sign stays on top and the magnitude lands on exponent and mantissa. In this unit the bits
+// between them are the same for every normal code, so one instruction sets them and clears the rest.
+GALLEY_SIMD U32 DecodeNormalE4M3Words(U16 words) {
+  const auto shifted = (__m512i)((I16)words >> 4);
+  constexpr int kAndOr = 0xEA;  // (a & b) | c
+  return (U32)_mm512_ternarylogic_epi32(shifted, _mm512_set1_epi16(static_cast<short>(0x87F0)),
+                                        _mm512_set1_epi16(0x3800), kAndOr);
+}
+GALLEY_SIMD U32 DecodeE4M3Words(U16 words) {
   // Magnitudes below 8 are subnormal: multiples of 2^-9.
   alignas(64) static constexpr std::uint16_t kSubnormal[32] = {
-      0x0000, 0x3B00, 0x3B80, 0x3BC0, 0x3C00, 0x3C20, 0x3C40, 0x3C60, 0x8000, 0xBB00, 0xBB80,
-      0xBBC0, 0xBC00, 0xBC20, 0xBC40, 0xBC60, 0x0000, 0x3B00, 0x3B80, 0x3BC0, 0x3C00, 0x3C20,
-      0x3C40, 0x3C60, 0x8000, 0xBB00, 0xBB80, 0xBBC0, 0xBC00, 0xBC20, 0xBC40, 0xBC60};
+      0x0000, 0x3700, 0x3780, 0x37C0, 0x3800, 0x3820, 0x3840, 0x3860, 0x8000, 0xB700, 0xB780,
+      0xB7C0, 0xB800, 0xB820, 0xB840, 0xB860, 0x0000, 0x3700, 0x3780, 0x37C0, 0x3800, 0x3820,
+      0x3840, 0x3860, 0x8000, 0xB700, 0xB780, 0xB7C0, 0xB800, 0xB820, 0xB840, 0xB860};
   const __mmask32 small = _mm512_testn_epi16_mask((__m512i)words, _mm512_set1_epi16(0x7800));
-  if (__builtin_expect(small == 0, 1)) return (U32)normal;
   // Word >> 8 has the code's low bits where a look-up takes them; the sign moves to bit 3.
   const U16 index = ((words >> 8) & 7) | ((words >> 12) & 8);
-  return (U32)_mm512_mask_permutexvar_epi16((__m512i)normal, small, (__m512i)index, _mm512_load_si512(kSubnormal));
+  return (U32)_mm512_mask_permutexvar_epi16((__m512i)DecodeNormalE4M3Words(words), small, (__m512i)index,
+                                            _mm512_load_si512(kSubnormal));
+}
 #else
+GALLEY_SIMD U32 DecodeE4M3Words(U16 words) {
+  const U16 normal = ((U16)((I16)words >> 4) & 0x87F0) + 0x3C00;
   const U16 sign = words & 0x8000, m = (words >> 8) & 0x7F;
   U16 low = (m << 5) + 0x3B80;                                         // 4 … 7: quarters of 2^-7
   low = ((U16)(m >= 4) & low) | ((U16)(m < 4) & ((m << 6) + 0x3B00));  // 2, 3: halves of 2^-8
   low = ((U16)(m != 1) & low) | ((U16)(m == 1) & 0x3B00);
   low &= (U16)(m != 0);
   return (U32)(((U16)(m >= 8) & normal) | ((U16)(m < 8) & (low | sign)));
+}
 #endif
+
+// 128 codes: of each 64 the even ones, then the odd ones.
+GALLEY_SIMD void DecodeE4M3Chunk(const std::uint8_t* codes, U32 w[4]) {
+  const U16 words[2] = {LoadAs<U16>(codes), LoadAs<U16>(codes + 64)};
+#if defined(__AVX512BW__)
+  // Few chunks have a subnormal code, so one question for all of it.
+  const __m512i exponent = _mm512_set1_epi8(0x78);
+  const __mmask64 first = _mm512_testn_epi8_mask((__m512i)words[0], exponent);
+  const __mmask64 second = _mm512_testn_epi8_mask((__m512i)words[1], exponent);
+  if (__builtin_expect(_kortestz_mask64_u8(first, second), 1)) {
+    for (int i = 0; i < 2; ++i) {
+      w[2 * i] = DecodeNormalE4M3Words(words[i] << 8);
+      w[2 * i + 1] = DecodeNormalE4M3Words(words[i]);
+    }
+    return;
+  }
+#endif
+  for (int i = 0; i < 2; ++i) {
+    w[2 * i] = DecodeE4M3Words(words[i] << 8);
+    w[2 * i + 1] = DecodeE4M3Words(words[i]);
+  }
 }
 
 // Sixteen e4m3 codes as fp32, in order; the NaN codes as above.

@@ -56,13 +56,7 @@ struct Fp8 {
   static constexpr std::size_t kChunkBytes = 128, kInputBytes = 512;
   static constexpr int kWeights = 4;
   static constexpr bool kRowScales = false, kBlockScales = true;
-  GALLEY_SIMD void Load(const std::uint8_t* codes, U32 w[kWeights]) {
-    for (int i = 0; i < 2; ++i) {
-      const U16 words = LoadAs<U16>(codes + 64 * i);
-      w[2 * i] = DecodeE4M3Words(words << 8);
-      w[2 * i + 1] = DecodeE4M3Words(words);
-    }
-  }
+  GALLEY_SIMD void Load(const std::uint8_t* codes, U32 w[kWeights]) { DecodeE4M3Chunk(codes, w); }
   template <std::size_t kT>
   GALLEY_SIMD void Add(F32 total[kT], const U32 w[kWeights], const std::byte* const x[kT], std::size_t at,
                        const F32 s[kScaleVectors]) {

@@ -89,8 +89,8 @@ void Fp8Lanes(const ProductArgs& a, std::int64_t r, std::size_t chunks, F32* out
   const std::size_t blocks = (static_cast<std::size_t>(a.weight.cols) + 31) / 32;
   const std::uint8_t* scales = a.weight.scales + static_cast<std::size_t>(r / 32) * blocks;
   for (std::size_t i = 0; i < chunks * 2; ++i) {
-    const float low = 2 * i < blocks ? ScaleOf(scales[2 * i]) : 0.0f;
-    const float high = 2 * i + 1 < blocks ? ScaleOf(scales[2 * i + 1]) : 0.0f;
+    const float low = 2 * i < blocks ? ScaleOf(scales[2 * i]) / kE4M3Unit : 0.0f;
+    const float high = 2 * i + 1 < blocks ? ScaleOf(scales[2 * i + 1]) / kE4M3Unit : 0.0f;
     out[i] = F32{low, low, low, low, low, low, low, low, high, high, high, high, high, high, high, high};
   }
 }

@@ -21,6 +21,10 @@ void SetBit(std::vector<MaskWord>& mask, std::uint32_t id) {
   mask[id / 64] |= MaskWord{1} << (id % 64);
 }
 
+void ClearBit(std::vector<MaskWord>& mask, std::uint32_t id) {
+  mask[id / 64] &= ~(MaskWord{1} << (id % 64));
+}
+
 void SetAll(std::vector<MaskWord>& mask, const std::vector<MaskWord>& bits) {
   for (std::size_t i = 0; i < mask.size(); ++i) mask[i] |= bits[i];
 }
@@ -337,16 +341,18 @@ void Matcher::AddPlainString(const Item& item, Machine::PlainBody body, std::vec
   const Vocabulary::PlainStrings& plain = vocabulary.plain_strings();
   const bool roomy = body.room >= plain.count_max;
   const std::size_t shorts = plain.short_ones.size();
+  const bool captures = session_->states.Captures(item);
+  const bool some_used = captures && !object_rules::Undeclared(session_->states.payload(item.payload)).empty();
   if (roomy) {
     SetAll(mask, plain.all);
   } else {
-    SetAll(mask, plain.short_ones[std::min<std::size_t>(body.room, shorts - 1)]);
+    std::vector<MaskWord> own = plain.short_ones[std::min<std::size_t>(body.room, shorts - 1)];
     for (const auto& token : plain.long_ones) {
-      if (token.count <= body.room) SetBit(mask, token.id);
+      if (token.count <= body.room) SetBit(own, token.id);
     }
+    if (some_used) HoldBackUsedNames(item, own, doubtful);
+    SetAll(mask, own);
   }
-  const bool captures = session_->states.Captures(item);
-  const bool some_used = captures && !object_rules::Undeclared(session_->states.payload(item.payload)).empty();
   const auto used = [&](std::string_view tail) { return some_used && session_->states.NameUsed(item, tail); };
   for (const auto& token : plain.closers) {
     if (token.count < body.need || token.count > body.room) continue;
@@ -359,6 +365,37 @@ void Matcher::AddPlainString(const Item& item, Machine::PlainBody body, std::vec
   for (const auto& exit : plain.exits) {
     if (exit.count < body.need || exit.count > body.room) continue;
     if (!used(vocabulary.trie().Path(exit.id))) Walk(vocabulary.trie(), exit.id, then, mask, doubtful);
+  }
+}
+
+void Matcher::HoldBackUsedNames(const Item& item, std::vector<MaskWord>& own, std::vector<std::uint32_t>& doubtful) {
+  const Vocabulary& vocabulary = *grammar_.vocabulary;
+  const TokenTrie& trie = vocabulary.trie();
+  Meter& meter = *grammar_.program->limits().meter;
+  bool partly = false;
+  const std::vector<std::string> rests = session_->states.ExhaustedNames(item, partly);
+  const auto hold = [&](std::uint32_t first, std::uint32_t last) {
+    for (std::uint32_t node = first; node < last; ++node) {
+      for (const std::uint32_t token : trie.tokens(node)) {
+        if ((own[token / 64] >> (token % 64) & 1) == 0) continue;
+        ClearBit(own, token);
+        doubtful.push_back(token);
+      }
+    }
+    meter.Step(last - first);
+  };
+  // Of half a character no spelling is looked for, as it may be half an escape.
+  if (partly && !rests.empty()) return hold(1, trie.size());
+  for (const std::string& rest : rests) {
+    // Down the trie along the name, and into every escape on the way.
+    std::uint32_t top = 0;
+    for (std::size_t at = 0; at <= rest.size() && top != TokenTrie::kNone; ++at) {
+      const std::uint32_t escape = trie.Child(top, '\\');
+      if (escape != TokenTrie::kNone) hold(escape, escape + trie.skip(escape));
+      if (at == rest.size()) break;
+      top = trie.Child(top, static_cast<std::uint8_t>(rest[at]));
+      if (top != TokenTrie::kNone) hold(top, top + 1);
+    }
   }
 }
 
@@ -383,17 +420,17 @@ void Matcher::AddItem(const Item& item, std::vector<MaskWord>& mask, std::vector
       banned.insert(banned.end(), tokens.begin(), tokens.end());
     }
   }
-  std::sort(banned.begin(), banned.end());
-  if (own.dense && banned.empty()) {
-    SetAll(mask, own.bits);
-  } else if (own.dense) {
-    std::vector<MaskWord> bits = own.bits;
-    for (const std::uint32_t id : banned) bits[id / 64] &= ~(MaskWord{1} << (id % 64));
+  if (captures && !object_rules::Undeclared(session_->states.payload(item.payload)).empty()) {
+    std::vector<MaskWord> bits(mask.size(), 0);
+    if (own.dense) bits = own.bits;
+    for (const std::uint32_t id : own.ids) SetBit(bits, id);
+    for (const std::uint32_t id : banned) ClearBit(bits, id);
+    HoldBackUsedNames(item, bits, doubtful);
     SetAll(mask, bits);
+  } else if (own.dense) {
+    SetAll(mask, own.bits);
   } else {
-    for (const std::uint32_t id : own.ids) {
-      if (!std::binary_search(banned.begin(), banned.end(), id)) SetBit(mask, id);
-    }
+    for (const std::uint32_t id : own.ids) SetBit(mask, id);
   }
   Id then = ParseStates::kDead;
   int label = Machine::kNoLabel;

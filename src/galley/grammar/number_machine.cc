@@ -50,7 +50,7 @@ CompileError TooComplex(std::string message) {
 std::size_t NumberMachine::TextHash::operator()(const Text& text) const {
   const auto bits = [](const Track& t) { return t.index * 4u + static_cast<unsigned>(t.order); };
   std::uint64_t hash = MixBits((static_cast<std::uint64_t>(text.phase) << 8) | (text.negative ? 1u : 0u) |
-                               (text.nonzero ? 2u : 0u) | (text.exponent_negative ? 4u : 0u) | (text.beyond ? 8u : 0u));
+                               (text.nonzero ? 2u : 0u) | (text.exponent_negative ? 4u : 0u) | (text.beyond * 8u));
   hash = MixBits(hash ^ (static_cast<std::uint64_t>(text.int_digits) << 48) ^
                  (static_cast<std::uint64_t>(text.zeros) << 32) ^ (static_cast<std::uint64_t>(text.fraction) << 16) ^
                  text.exponent);
@@ -271,7 +271,7 @@ bool NumberMachine::MantissaDigit(Text& text, std::uint8_t digit) const {
       text.remainders[i] = (MulMod(text.remainders[i], 10, m.unit) + digit) % m.unit;
     } else if (digit != 0) {
       if (!m.forbidden) return false;
-      text.beyond = true;
+      text.beyond = static_cast<std::uint8_t>(text.beyond | 1u << i);
     }
   }
   if (in_fraction && tracked) ++text.fraction;
@@ -353,7 +353,7 @@ bool NumberMachine::MultiplesFit(const Text& text) const {
     const std::uint32_t digits = std::min(text.fraction, m.scale);
     const std::uint32_t shift = static_cast<std::uint32_t>(m.scale) - digits + text.exponent;
     const bool multiple = MulMod(text.remainders[i], PowMod(10, shift, m.unit), m.unit) == 0;
-    if (m.forbidden ? (multiple && !text.beyond) : !multiple) return false;
+    if (m.forbidden ? (multiple && (text.beyond >> i & 1) == 0) : !multiple) return false;
   }
   return true;
 }

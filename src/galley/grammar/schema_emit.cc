@@ -456,6 +456,16 @@ bool SchemaEmitter::PlanNames(const ObjectFacts& facts, ObjectPlan& object) {
     TextAutomaton automaton(spec, options_.limits);
     is_finite = automaton.EnumerateOthers(kFiniteNamesMax, finite);
     if (!is_finite) finite.clear();
+    const TextAutomaton::State start = is_finite ? TextAutomaton::kDead : automaton.Start(0);
+    const std::uint32_t found = start == TextAutomaton::kDead ? 0 : automaton.Continuations(start, object.min);
+    if (!is_finite && found < object.min && expander_.ok()) {
+      // So many members cannot be promised name by name.
+      expander_.Fail(CompileCode::kTooComplex,
+                     fmt::format("minProperties is {} where only {} undeclared names exist; lower it, or declare names",
+                                 object.min, found),
+                     "", "minProperties");
+      return false;
+    }
   }
   for (const std::string& name : finite) add(name);
   if (is_finite) {

@@ -179,6 +179,7 @@ ApiResult<void> TranslateFormat(Protocol protocol, Json& body) {
         "response_format must be an object whose type is text, json_object, json_schema, regex or structural_tag");
   if (!Get(body, "structured_outputs").is_null())
     return Wrong("response_format", "response_format and structured_outputs both constrain the answer; give one");
+  wanted.Set(std::string(kAskedAs), "response_format");
   body.Set("response_format", Json());
   body.Set("structured_outputs", std::move(wanted));
   return {};

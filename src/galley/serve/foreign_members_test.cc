@@ -349,6 +349,11 @@ TEST(ForeignMembers, EverySurfaceOfStructuredOutputsReachesTheCompiler) {
       {kAnyApi, R"("structured_outputs":{"regex":"a","whitespace_pattern":" *"})", "", ""},
       {kAnyApi, R"("structured_outputs":{"json":{},"disable_additional_properties":true})", "", ""},
       {kAnyApi, R"("structured_outputs":{"disable_any_whitespace":true})", "", ""},
+      {kAnyApi, R"("structured_outputs":"json")", "", ""},
+      {kAnyApi, R"("structured_outputs":[{"regex":"a"}])", "", ""},
+      {kAnyApi, R"("structured_outputs":{"regex":"a","jsn":{}})", "", ""},
+      {kAnyApi, R"("structured_outputs":{"json_object":"yes"})", "", ""},
+      {kAnyApi, R"("guided_json_object":1)", "", ""},
       {kAnyApi, R"("so_args":{"schema_type":"lark","schema":"a"})", "", ""},
       {kAnyApi, R"("so_args":{"schema_type":"regex"})", "", ""},
       {kAnyApi, R"("so_args":{"schema_type":"regex","schema":"a"},"regex":"a")", "", ""},
@@ -366,6 +371,10 @@ TEST(ForeignMembers, EverySurfaceOfStructuredOutputsReachesTheCompiler) {
       if (compiled.empty()) continue;
       EXPECT_EQ(compiled[0].kind, test.kind);
       EXPECT_THAT(compiled[0].spec, HasSubstr(std::string(test.spec)));
+      // Errors name the client's own member.
+      const std::string_view asked = test.more.substr(1, test.more.find('"', 1) - 1);
+      EXPECT_TRUE(compiled[0].param == asked || (asked != "response_format" && asked != "so_args"))
+          << compiled[0].param;
     }
   }
 }

@@ -77,9 +77,9 @@ void Matcher::NoteOverflow() {
       return;
     case ParseStates::Overflow::kBytes:
       failure_ = fmt::format(
-          "one step of the grammar needs more than {} MiB of states (matcher_bytes_max, and {} MiB of room); loosen "
-          "its patterns, bounds and repeats",
-          (limits.matcher_bytes_max + ParseStates::kCallBytesMax) >> 20, ParseStates::kCallBytesMax >> 20);
+          "the text needs more than {} KiB of states, those of one mask or token included (matcher_bytes_max and "
+          "call_bytes_max); loosen the grammar's patterns, bounds and repeats, or let it nest less",
+          (limits.matcher_bytes_max + limits.call_bytes_max) >> 10);
       return;
   }
 }
@@ -197,13 +197,19 @@ bool Matcher::must_stop() {
 }
 
 // What is dropped is made again from the tokens when a rollback leads there; kDead stands for it.
-void Matcher::CompactIfLarge() {
+void Matcher::CompactIfLarge(Id* read) {
   const std::uint64_t max = grammar_.program->limits().matcher_bytes_max;
   if (session_->states.bytes() < session_->bytes_after_compact + max) return;
+  if (session_.use_count() > 1 && read != nullptr) return;
   if (session_.use_count() > 1) return Rebuild();  // a fork that grows gets states of its own
   const std::size_t first = history_.size() - std::min(history_.size(), kStatesKept);
-  const std::span<const Id> last(history_.data() + first, history_.size() - first);
-  const std::vector<Id> kept = session_->states.Compact(last);
+  std::vector<Id> last(history_.begin() + static_cast<std::ptrdiff_t>(first), history_.end());
+  if (read != nullptr) last.push_back(*read);
+  std::vector<Id> kept = session_->states.Compact(last);
+  if (read != nullptr) {
+    *read = kept.back();
+    kept.pop_back();
+  }
   std::fill(history_.begin(), history_.end(), ParseStates::kDead);
   history_[0] = session_->states.start();
   std::copy(kept.begin(), kept.end(), history_.begin() + static_cast<std::ptrdiff_t>(first));
@@ -387,8 +393,8 @@ void Matcher::HoldBackUsedNames(const Item& item, std::vector<MaskWord>& own, st
   // Of half a character no spelling is looked for, as it may be half an escape.
   if (partly && !rests.empty()) return hold(1, trie.size());
   for (const std::string& rest : rests) {
-    // Down the trie along the name, and into every escape on the way.
-    std::uint32_t top = 0;
+    // Down the trie along the name, from its opening quote on, and into every escape on the way.
+    std::uint32_t top = item.captured == 0 ? trie.Child(0, '"') : 0;
     for (std::size_t at = 0; at <= rest.size() && top != TokenTrie::kNone; ++at) {
       const std::uint32_t escape = trie.Child(top, '\\');
       if (escape != TokenTrie::kNone) hold(escape, escape + trie.skip(escape));
@@ -525,8 +531,11 @@ Matcher::Reading Matcher::Read(std::string_view text, std::string_view marker, s
     out.id = is_marker ? states.StepToken(out.id, marker_token, false)
                        : states.Step(out.id, static_cast<std::uint8_t>(rest[0]));
     if (out.id == ParseStates::kDead) break;
-    out.alive = out.id;
     out.bytes_ok += is_marker ? marker.size() : 1;
+    // Each is a call of its own, and a long text leaves behind what it came from.
+    if (!grammar_.program->overflowed()) grammar_.program->BeginCall();
+    CompactIfLarge(&out.id);
+    out.alive = out.id;
   }
   return out;
 }

@@ -137,7 +137,8 @@ class Matcher {
   void HoldBackUsedNames(const Item& item, std::vector<MaskWord>& own, std::vector<std::uint32_t>& doubtful);
   void Walk(const TokenTrie& trie, std::uint32_t top, Id from, std::vector<MaskWord>& mask,
             std::vector<std::uint32_t>& doubtful);
-  void CompactIfLarge();
+  // `read`: a state to keep besides those of the accepted tokens, renamed.
+  void CompactIfLarge(Id* read = nullptr);
 
   Grammar grammar_;
   std::shared_ptr<Session> session_;

@@ -92,6 +92,37 @@ TEST(MatcherProperty, MaskBitIffAcceptInEveryStateOfARandomWalk) {
   }
 }
 
+// Masks know of it too, whatever way a token spells the name and wherever it begins.
+TEST(Matcher, MasksLeaveOutNamesThatAreUsedUp) {
+  const auto vocabulary = testing::Pieces(
+      {":",     "{", "\\",  "n",       "{\"a", "\":1,", ",",    "\"", "a", "\"a",      ",\"a",
+       "\"a\"", "b", "\"b", "\\u0061", "\"\\", "u0061", "u006", "1",  "2", "\":1,\"a", "\":1,\"b\":1,\"",
+       "}"});
+  for (const std::string_view schema :
+       {R"({"type":"object","propertyNames":{"maxLength":1},"additionalProperties":{"const":1}})",
+        R"({"type":"object","patternProperties":{"^(a|b[ab]*)$":{"const":1}},"additionalProperties":false})",
+        R"({"type":"object","propertyNames":{"pattern":"^[a-z]{1,2}$"},"additionalProperties":{"const":1}})"}) {
+    auto grammar = CompileKind("json_schema", *ParseJson(schema), {}, {}, vocabulary);
+    ASSERT_TRUE(grammar.has_value());
+    Draws draws{Seed()};
+    SCOPED_TRACE("seed " + std::to_string(draws.state));
+    for (int walk = 0; walk < 60; ++walk) {
+      Matcher matcher(*grammar);
+      for (int step = 0; step < 14 && !matcher.terminated(); ++step) {
+        const auto mask = MaskOf(matcher);
+        for (std::uint32_t id = 0; id < vocabulary->size(); ++id) {
+          const bool accepted = matcher.Accept(id);
+          if (accepted) matcher.Rollback(1);
+          ASSERT_EQ(accepted, Has(mask, id)) << schema << " step " << step << " token " << vocabulary->bytes(id);
+        }
+        const std::uint32_t token = Pick(mask, vocabulary->size(), draws);
+        ASSERT_LT(token, vocabulary->size()) << schema << ": mask is empty before the end";
+        ASSERT_TRUE(matcher.Accept(token));
+      }
+    }
+  }
+}
+
 // A name that can only become one that its object has already is no name to begin.
 TEST(Matcher, NamesThatAreUsedUpAreNotBegun) {
   const std::string_view few =

@@ -71,6 +71,7 @@ class NumberMachine final : public Machine {
     std::uint64_t unit;   // value × 10^scale
     std::uint16_t scale;  // digits after the point that matter
     bool forbidden;
+    friend bool operator==(const Multiple&, const Multiple&) = default;
   };
 
   explicit NumberMachine(const Limits& limits) : Machine(limits) {}

@@ -204,7 +204,8 @@ ParseStates::Id ParseStates::Intern(std::vector<Item> kernel, bool guessed) {
   }
   bytes_ += 320 + (2 * state.kernel.size() + state.lexemes.size() + state.tokens.size()) * sizeof(Item) +
             state.waiting.size() * (sizeof(Item) + 4);
-  if (bytes_ > program_.limits().matcher_bytes_max + kCallBytesMax) overflow_ = Overflow::kBytes;
+  const Limits& limits = program_.limits();
+  if (bytes_ > limits.matcher_bytes_max + limits.call_bytes_max) overflow_ = Overflow::kBytes;
   return id;
 }
 

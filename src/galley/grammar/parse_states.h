@@ -37,8 +37,6 @@ class ParseStates {
  public:
   using Id = std::uint32_t;
   static constexpr Id kDead = 0;
-  // One call may go so far beyond what is kept between calls (matcher_bytes_max).
-  static constexpr std::size_t kCallBytesMax = std::size_t{128} << 20;
 
   struct State {
     std::vector<Item> kernel;

@@ -126,11 +126,11 @@ void SchemaEmitter::AddMachine(std::unique_ptr<Machine> machine, const std::stri
   plan.scalars.push_back(slot);
 }
 
-void SchemaEmitter::PlanNumber(const Branch& branch, Plan& plan) {
+void SchemaEmitter::PlanNumber(const Branch& branch, GoalId goal, Plan& plan) {
   const auto build = [&](const NumberSpec& spec) -> std::unique_ptr<Machine> {
     auto machine = NumberMachine::Create(spec, options_.limits);
     if (machine) return std::move(*machine);
-    expander_.Fail(machine.error().code, machine.error().message, "");
+    expander_.Fail(machine.error().code, machine.error().message, expander_.PointerOf(goal), machine.error().keyword);
     return nullptr;
   };
   const auto use = [&](const std::string& key, auto make) {
@@ -550,7 +550,7 @@ void SchemaEmitter::PlanGoal(GoalId goal) {
   for (const Branch& branch : branches) {
     if (!expander_.ok()) return;
     plan.literals |= branch.types & (kTypeNull | kTypeFalse | kTypeTrue);
-    if ((branch.types & kTypeNumber) != 0) PlanNumber(branch, plan);
+    if ((branch.types & kTypeNumber) != 0) PlanNumber(branch, goal, plan);
     if ((branch.types & kTypeString) != 0) PlanString(branch.string, plan);
     if ((branch.types & kTypeArray) != 0) PlanArray(branch, goal, plan);
     if ((branch.types & kTypeObject) != 0) PlanObject(branch.object, plan);

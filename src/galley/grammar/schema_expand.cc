@@ -315,7 +315,7 @@ void SchemaExpander::CheckKeywords(SchemaId id, const JsonValue& schema) {
     if (row == kKeywords.end()) {
       if (name.rfind("x-", 0) == 0) continue;
       const std::string message =
-          fmt::format("unknown keyword {}; remove it, or ask for lenient reading", JsonQuote(name));
+          fmt::format("unknown keyword {}; remove it, or begin its name with \"x-\"", JsonQuote(name));
       if (options_.lenient) {
         warnings_.push_back(fmt::format("{}: {}", sub.pointer, message));
         continue;

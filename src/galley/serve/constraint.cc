@@ -184,12 +184,15 @@ std::optional<ConstraintSpec> FormatConstraint(const protocol::ParsedRequest& re
   const bool beside_tools = !constraint.otherwise_kind.empty();
   const std::string& kind = beside_tools ? constraint.otherwise_kind : constraint.kind;
   const std::string& schema = beside_tools ? constraint.otherwise_schema : constraint.schema;
+  const std::string member = request.protocol == protocol::Protocol::kResponses  ? "text.format"
+                             : request.protocol == protocol::Protocol::kMessages ? "output_config.format"
+                                                                                 : "response_format";
   // The schema as the client gave it: what the codec's strict form leaves out, the grammar enforces.
   if (kind == "json" && request.conversation.response_format == protocol::ResponseFormat::kJsonSchema)
-    return ConstraintSpec{"json_schema", DumpJson(request.conversation.response_schema), false, "response_format"};
+    return ConstraintSpec{"json_schema", DumpJson(request.conversation.response_schema), false, member};
   if (kind == "json")
-    return ConstraintSpec{"json_schema", schema.empty() ? std::string(kAnyObject) : schema, false, "response_format"};
-  if (kind == "regex") return ConstraintSpec{"regex", DumpJson(Json(schema)), false, "response_format"};
+    return ConstraintSpec{"json_schema", schema.empty() ? std::string(kAnyObject) : schema, false, member};
+  if (kind == "regex") return ConstraintSpec{"regex", DumpJson(Json(schema)), false, member};
   return std::nullopt;
 }
 

@@ -173,6 +173,9 @@ ApiResult<void> TranslateFormat(Protocol protocol, Json& body) {
   if (type == "json_schema") wanted = Json::MakeObject({{"json", Get(Get(format, "json_schema"), "schema")}});
   if (type == "regex") wanted = Json::MakeObject({{"regex", Get(format, "regex")}});
   if (is_tag) wanted = Json::MakeObject({{"structural_tag", format}});
+  if (wanted.is_object() && wanted.if_object()->front().value.is_null())
+    return Wrong("response_format", fmt::format("response_format of type {0} has no {0}{1}", type,
+                                                type == "json_schema" ? ".schema" : ""));
   if (wanted.is_null())
     return Wrong(
         "response_format",
@@ -182,6 +185,19 @@ ApiResult<void> TranslateFormat(Protocol protocol, Json& body) {
   wanted.Set(std::string(kAskedAs), "response_format");
   body.Set("response_format", Json());
   body.Set("structured_outputs", std::move(wanted));
+  return {};
+}
+
+// The older name of Messages' output_config.format.
+ApiResult<void> TranslateOutputFormat(Json& body) {
+  const Json format = Get(body, "output_format");
+  Json config = Get(body, "output_config");
+  if (format.is_null() || !(config.is_null() || config.is_object())) return {};
+  if (!Get(config, "format").is_null())
+    return Wrong("output_format", "output_format and output_config.format are two names of one form; give one");
+  config.Set("format", format);
+  body.Set("output_format", Json());
+  body.Set("output_config", std::move(config));
   return {};
 }
 
@@ -199,6 +215,8 @@ ApiResult<void> TranslateForeign(Protocol protocol, Json& body) {
   }
   if (protocol == Protocol::kChat || protocol == Protocol::kCompletions)
     if (auto done = TranslateFormat(protocol, body); !done) return done;
+  if (protocol == Protocol::kMessages)
+    if (auto done = TranslateOutputFormat(body); !done) return done;
   return RefuseOthers(protocol, body);
 }
 

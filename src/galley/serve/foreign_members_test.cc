@@ -8,6 +8,7 @@
 
 #include <fstream>
 #include <iterator>
+#include <map>
 
 #include "galley/serve/sampling_fields.h"
 #include "galley/serve/service_fixture.h"
@@ -232,6 +233,7 @@ TEST(Warnings, TellWhatIsNotUsed) {
       {2, R"(,"thinking":{"type":"enabled","budget_tokens":1024})",
        "thinking.budget_tokens is not used; the effort and max_tokens limit thinking"},
       {3, R"(,"top_p":0.5,"temperature":0.5)", ""},
+      {0, R"(,"guided_regex":"not enforced","temperature":1)", "guided_regex: not enforced"},
       {0, std::string(kCall), "the format of the answer is not used, since tool_choice demands a call"},
   };
   for (const Case& test : cases) {
@@ -311,6 +313,7 @@ TEST(ForeignMembers, EverySurfaceOfStructuredOutputsReachesTheCompiler) {
       {kResponses, R"("text":{"format":{"type":"json_object"}})", "json_schema", kObject},
       {kMessages, R"("output_config":{"format":{"type":"json_schema","schema":{"type":"integer"}}})", "json_schema",
        kInteger},
+      {kMessages, R"("output_format":{"type":"json_schema","schema":{"type":"integer"}})", "json_schema", kInteger},
       {kChat, R"("tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object"}}}])",
        "dsml", R"("strict":true)"},
       {kResponses, R"("tools":[{"type":"function","name":"f","strict":true,"parameters":{"type":"object"}}])", "dsml",
@@ -343,6 +346,10 @@ TEST(ForeignMembers, EverySurfaceOfStructuredOutputsReachesTheCompiler) {
       // Refused: an empty kind.
       {kChat | kCompletions, R"("response_format":"json")", "", ""},
       {kChat | kCompletions, R"("response_format":{"type":"structural"})", "", ""},
+      {kChat | kCompletions, R"("response_format":{"type":"json_schema","json_schema":{"name":"a"}})", "", ""},
+      {kMessages,
+       R"("output_format":{"type":"json_schema","schema":{}},"output_config":{"format":{"type":"json_schema","schema":{}}})",
+       "", ""},
       {kChat | kCompletions,
        R"("response_format":{"type":"structural_tag","format":{"type":"any_text"}},"structured_outputs":{"regex":"a"})",
        "", ""},
@@ -373,8 +380,14 @@ TEST(ForeignMembers, EverySurfaceOfStructuredOutputsReachesTheCompiler) {
       EXPECT_THAT(compiled[0].spec, HasSubstr(std::string(test.spec)));
       // Errors name the client's own member.
       const std::string_view asked = test.more.substr(1, test.more.find('"', 1) - 1);
-      EXPECT_TRUE(compiled[0].param == asked || (asked != "response_format" && asked != "so_args"))
-          << compiled[0].param;
+      const std::map<std::string_view, std::string_view> params = {{"response_format", "response_format"},
+                                                                   {"so_args", "so_args"},
+                                                                   {"text", "text.format"},
+                                                                   {"output_config", "output_config.format"},
+                                                                   {"output_format", "output_config.format"}};
+      if (const auto param = params.find(asked); param != params.end()) {
+        EXPECT_EQ(compiled[0].param, param->second);
+      }
     }
   }
 }

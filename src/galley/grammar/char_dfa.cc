@@ -280,7 +280,7 @@ CharDfa::State CharDfa::Intern(std::vector<std::uint32_t> states, Left left) {
   std::sort(states.begin(), states.end());
   bool pending = false;
   for (const std::uint32_t s : states) {
-    if (nfa_[s].kind == NfaState::Kind::kAll && labels_.size() > 0) {
+    if (nfa_[s].kind == NfaState::Kind::kAll && !labels_.empty()) {
       // Matched whatever follows: one state for all of them, as long as labels do not differ.
       states = {s};
       pending = false;

@@ -12,6 +12,7 @@
 #include "galley/backend/cuda/attention_parts.h"
 #include "galley/backend/cuda/device_memory.h"
 #include "galley/backend/cuda/kernels.h"
+#include "galley/backend/cuda/packed_rows.h"
 #include "galley/backend/cuda/step_graphs.h"
 #include "galley/base/check.h"
 
@@ -220,12 +221,26 @@ CudaBackend::Input CudaBackend::Prepared(const Weight& weight, const BFloat16* x
                                          std::int64_t group_rows, bool quantize) {
   const bool codes = weight.format == WeightFormat::kFp8Block32 || weight.format == WeightFormat::kMxfp4;
   const bool split = Splits(weight, rows, group_rows);
-  const bool wide = split || (wide_allowed_ && cuda::UsesWideProduct(weight, rows, group_rows));
+  const bool wide = split || (wide_allowed_ && options_.linears != ProductForm::kStream &&
+                              cuda::UsesWideProduct(weight, rows, group_rows));
   quantize = quantize && codes;
   if (!wide && !quantize) return {x, cuda::RowOrder::kNatural};
-  const cuda::RowOrder order = wide ? cuda::RowOrder::kSlots : cuda::RowOrder::kPaired;
-  auto* out = Take<BFloat16>(ScratchUse::kQuantized, rows * cols);
+  const bool packed = wide && !split && cuda::TakesBulkProduct(weight, group_rows);
+  const cuda::RowOrder order = packed ? cuda::RowOrder::kPacked : wide ? cuda::RowOrder::kSlots : cuda::RowOrder::kPaired;
+  const int places = packed ? cuda::PackedGroups(rows) * cuda::kPackedRows : rows;
+  auto* out = Take<BFloat16>(ScratchUse::kQuantized, places * cols);
   if (out == nullptr) return {nullptr, order, split};
+  if (packed) {
+    cuda::PackRows({.x = x,
+                    .rows = rows,
+                    .cols = static_cast<int>(cols),
+                    .quantize = quantize,
+                    .format = weight.format,
+                    .tile_rows = cuda::BulkTileRows(rows),
+                    .out = out},
+                   stream_);
+    return {out, order, split};
+  }
   cuda::Reorder({.x = x,
                  .rows = rows,
                  .cols = static_cast<int>(cols),
@@ -304,7 +319,8 @@ void CudaBackend::AttnIn(const AttnInArgs& args) {
     auto* kv = Take<BFloat16>(ScratchUse::kProduct2, rows * args.wkv.rows);
     const Input x = Prepared(args.wq_a, args.x, rows, args.wq_a.cols);
     Multiply(args.wq_a, x, rows, low, false);
-    Multiply(args.wkv, x, rows, kv, false);
+    const bool again = x.order == cuda::RowOrder::kPacked && !cuda::TakesBulkProduct(args.wkv, 0);
+    Multiply(args.wkv, again ? Prepared(args.wkv, args.x, rows, args.wkv.cols) : x, rows, kv, false);
     if (low == nullptr || kv == nullptr) return;
     cuda::WindowRecords({.step = args.step,
                          .kv = kv,
@@ -461,23 +477,26 @@ void CudaBackend::Moe(const MoeArgs& args) {
                          .form = cuda::MoeForm::kStream};
     const bool slim = options_.experts == ProductForm::kSplit ||
                       (options_.experts == ProductForm::kAuto && args.rows >= cuda::kSlimExpertRowsMin);
-    if (wide_allowed_) shape.form = cuda::ChooseMoeForm(shape, slim);
-    const bool wide = shape.form != cuda::MoeForm::kStream;  // x in slots
+    if (wide_allowed_ && options_.experts != ProductForm::kStream) shape.form = cuda::ChooseMoeForm(shape, slim);
+    const bool slots = shape.form == cuda::MoeForm::kSlim;
     cuda::MoeScratch scratch;
     scratch.experts = ExpertTable(args);
     const std::int64_t count = std::int64_t{args.rows} * dim;
-    auto* x = Take<BFloat16>(ScratchUse::kQuantized, wide ? 2 * count : count);
+    scratch.x = args.x;
     scratch.work = Take<std::byte>(ScratchUse::kExperts, static_cast<std::int64_t>(cuda::MoeWorkBytes(shape)));
     if (error_) return;
+    if (shape.form == cuda::MoeForm::kWide) return cuda::Moe(args, shape, scratch, stream_);
+    auto* x = Take<BFloat16>(ScratchUse::kQuantized, slots ? 2 * count : count);
+    if (x == nullptr) return;
     cuda::ReorderArgs reorder{.x = args.x,
                               .rows = args.rows,
                               .cols = dim,
                               .quantize = true,
-                              .order = wide ? cuda::RowOrder::kSlots : cuda::RowOrder::kPaired,
+                              .order = slots ? cuda::RowOrder::kSlots : cuda::RowOrder::kPaired,
                               .format = WeightFormat::kMxfp4,
                               .out = x};
     cuda::Reorder(reorder, stream_);
-    if (wide) {
+    if (slots) {
       reorder.format = WeightFormat::kFp8Block32;
       reorder.out = x + count;
       cuda::Reorder(reorder, stream_);

@@ -12,11 +12,11 @@
 
 namespace galley::backend {
 
-// How a product with up to 64 rows of x is computed; all give the same bits.
+// How a product is computed; all give the same bits.
 enum class ProductForm {
   kAuto,    // the constants of kernels.h say
-  kStream,  // warps that stream weights past x (stream_dot.cuh), wide kernels where they fill the device
-  kSplit,   // warpgroup products whose parts of K lie on the blocks of a cluster
+  kStream,  // always warps that stream weights past x (stream_dot.cuh)
+  kSplit,   // where auto would stream, warpgroup products; those of linears with parts of K on the blocks of a cluster
 };
 
 struct CudaOptions {

@@ -13,13 +13,14 @@
 
 namespace galley::backend::cuda {
 
-// matmul.cu and wide_matmul.cu
+// matmul.cu, wide_matmul.cu and bulk_matmul.cu
 
 // Orders in which the kernels want the values of a row of x.
 enum class RowOrder {
   kNatural,
   kPaired,  // numbers.cuh; narrow products of quantised weights
   kSlots,   // wide_dot.cuh; wide products, by weight format
+  kPacked,  // packed_rows.h, in tiles of BulkTileRows; FP8 weights
 };
 
 // out[t][r] = sum over k of w[r][k] x[t][k] in fp32, then rounded to bf16 or kept.
@@ -43,6 +44,14 @@ void SplitProduct(const ProductArgs& args, cudaStream_t stream);
 [[nodiscard]] bool TakesSplitProduct(const Weight& weight, std::int64_t group_rows);
 // Products of more rows of x are never split; SplitPays (attention_parts.h) says which are.
 inline constexpr int kSplitRowsMax = 256;
+// bulk_matmul.cu: x packed; compute capability 9.0, TakesBulkProduct holds, out is bf16 in rows of whole pieces of 16
+// bytes.
+void BulkProduct(const ProductArgs& args, cudaStream_t stream);
+[[nodiscard]] bool TakesBulkProduct(const Weight& weight, std::int64_t group_rows);
+// Rows of x in a tile.
+[[nodiscard]] constexpr int BulkTileRows(int rows) {
+  return rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
+}
 // Whether this product has enough rows for the wide kernels and a shape that they take. They need compute
 // capability 9.0.
 [[nodiscard]] bool UsesWideProduct(const Weight& weight, int rows, std::int64_t group_rows);
@@ -169,7 +178,7 @@ struct MoeShape {
 inline constexpr int kSlimExpertRowsMin = 9;
 struct MoeScratch {
   const ExpertPointers* experts = nullptr;  // [expert_count + 1], the shared one last
-  const BFloat16* x = nullptr;              // [T][D], quantised; paired, or slots of MXFP4 weights
+  const BFloat16* x = nullptr;              // [T][D], quantised; paired, or slots of MXFP4 weights; wide: as it was
   const BFloat16* shared_x = nullptr;       // the same, or in slots of FP8 weights
   std::byte* work = nullptr;                // MoeWorkBytes
 };

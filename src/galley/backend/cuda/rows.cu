@@ -77,11 +77,13 @@ template <WeightFormat F>
 __global__ void ArrangeKernel(const std::uint8_t* natural, int rows, int cols, uint4* out) {
   const std::size_t pieces = static_cast<std::size_t>(rows) * RowBytes<F>(cols) / 16;
   const std::size_t stride = static_cast<std::size_t>(gridDim.x) * blockDim.x,
-                    blocks = static_cast<std::size_t>(cols / kBlockK<F>);
+                    blocks = static_cast<std::size_t>(cols / kBlockK<F>),
+                    above = static_cast<std::size_t>(TilesAbove(rows));
   for (std::size_t i = blockIdx.x * static_cast<std::size_t>(blockDim.x) + threadIdx.x; i < pieces; i += stride) {
     std::size_t from = i * 16;
     if (IsTiled<F>(rows, cols)) {
-      const std::size_t lane = i % 32, half = i / 32 % 2, block = i / 64 % blocks, tile = i / 64 / blocks;
+      const std::size_t lane = i % 32, half = i / 32 % 2, block = i / 64 / above % blocks,
+                        tile = i / 64 / above / blocks * above + i / 64 % above;
       from = (tile * 16 + half * 8 + lane / 4) * RowBytes<F>(cols) + block * 64 + lane % 4 * 16;
     }
     uint4 piece = *reinterpret_cast<const uint4*>(natural + from);

@@ -27,10 +27,21 @@ __host__ __device__ constexpr std::int64_t RowBytes(std::int64_t cols) {
 }
 
 // Quantised matrices of whole tiles are stored tile by tile: 16 rows times a block of K are 1,024 bytes, what lane l
-// uses of rows l / 4 and then l / 4 + 8 at 16 l and 512 + 16 l (TileWeights). Others keep the checkpoint's rows.
+// uses of rows l / 4 and then l / 4 + 8 at 16 l and 512 + 16 l. Behind a tile come those of the next rows, up to a
+// height of kTileHeight rows where these divide the matrix, then those of the next block of K. Others keep the
+// checkpoint's rows.
 template <WeightFormat F>
 __host__ __device__ constexpr bool IsTiled(std::int64_t rows, std::int64_t cols) {
   return F != WeightFormat::kBF16 && rows % 16 == 0 && cols % kBlockK<F> == 0;
+}
+inline constexpr int kTileHeight = 128;
+__host__ __device__ constexpr std::int64_t TilesAbove(std::int64_t rows) {
+  return rows % kTileHeight == 0 ? kTileHeight / 16 : 1;
+}
+// Bytes before the codes of `row`, a multiple of 16, and block 0 of K; from block to block it is 1,024 `above`.
+__host__ __device__ constexpr std::int64_t TileOffset(int row, std::int64_t above, std::int64_t blocks) {
+  const std::int64_t tile = row / 16;
+  return (tile / above * blocks * above + tile % above) * 1024;
 }
 // Where a lane finds its 16 bytes of a tile of rows.
 struct LaneWeights {
@@ -42,8 +53,8 @@ template <WeightFormat F>
 __device__ __forceinline__ LaneWeights FindLaneWeights(const std::uint8_t* data, int row, int rows, int cols) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (IsTiled<F>(rows, cols)) {
-    const std::int64_t blocks = cols / kBlockK<F>;
-    return {data + row / 16 * blocks * 1024 + lane * 16, 512, 1024};
+    const std::int64_t above = TilesAbove(rows);
+    return {data + TileOffset(row, above, cols / kBlockK<F>) + lane * 16, 512, static_cast<std::int32_t>(above * 1024)};
   }
   return {data + (row + lane / 4) * RowBytes<F>(cols) + lane % 4 * 16, 8 * RowBytes<F>(cols), 64};
 }

@@ -11,10 +11,11 @@
 namespace galley::backend::cuda::ptx {
 
 // Shared-memory operand without swizzle: cores of 8 columns of b by 8 values of K, 128 bytes each, `k_stride` bytes
-// apart along K and 128 bytes along the columns.
-__device__ __forceinline__ std::uint64_t CoreDescriptor(std::uint32_t address, std::uint32_t k_stride) {
+// apart along K and `column_stride` along the columns.
+__device__ __forceinline__ std::uint64_t CoreDescriptor(std::uint32_t address, std::uint32_t k_stride,
+                                                        std::uint32_t column_stride = 128) {
   return static_cast<std::uint64_t>(address >> 4 & 0x3FFFu) | static_cast<std::uint64_t>(k_stride >> 4) << 16 |
-         static_cast<std::uint64_t>(128 >> 4) << 32;
+         static_cast<std::uint64_t>(column_stride >> 4) << 32;
 }
 
 __device__ __forceinline__ void WarpgroupFence() {
@@ -55,6 +56,7 @@ __device__ __forceinline__ void FenceForWarpgroup() {
   GALLEY_NAMES_32                                                                      \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define GALLEY_NAMES_72 GALLEY_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
 #define GALLEY_NAMES_80 \
   GALLEY_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 
@@ -63,6 +65,7 @@ __device__ __forceinline__ void FenceForWarpgroup() {
 #define GALLEY_FLOATS_16(d, i) GALLEY_FLOATS_8(d, i), GALLEY_FLOATS_8(d, i + 8)
 #define GALLEY_FLOATS_32(d, i) GALLEY_FLOATS_16(d, i), GALLEY_FLOATS_16(d, i + 16)
 #define GALLEY_FLOATS_64(d, i) GALLEY_FLOATS_32(d, i), GALLEY_FLOATS_32(d, i + 32)
+#define GALLEY_FLOATS_72(d, i) GALLEY_FLOATS_64(d, i), GALLEY_FLOATS_8(d, i + 64)
 #define GALLEY_FLOATS_80(d, i) GALLEY_FLOATS_64(d, i), GALLEY_FLOATS_16(d, i + 64)
 
 // `columns` of b, so `count` = columns / 2 registers of d; a0 to a3 and b_at are the operands behind them.
@@ -72,7 +75,7 @@ __device__ __forceinline__ void FenceForWarpgroup() {
                : GALLEY_FLOATS_##count(d, 0)                                                           \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
-// d += a b of N columns: 8, 16, 32, 64, 128 or 160.
+// d += a b of N columns: 8, 16, 32, 64, 128, 144 or 160.
 template <int N>
 struct Wgmma {
   __device__ __forceinline__ static void Add(float (&d)[N / 2], const std::uint32_t (&a)[4], std::uint64_t b) {
@@ -87,6 +90,8 @@ struct Wgmma {
       GALLEY_WGMMA(64, 32, 32, 33, 34, 35, 36);
     } else if constexpr (N == 128) {
       GALLEY_WGMMA(128, 64, 64, 65, 66, 67, 68);
+    } else if constexpr (N == 144) {
+      GALLEY_WGMMA(144, 72, 72, 73, 74, 75, 76);
     } else {
       static_assert(N == 160, "no such product is instantiated");
       GALLEY_WGMMA(160, 80, 80, 81, 82, 83, 84);
@@ -108,7 +113,9 @@ struct Wgmma {
 #undef GALLEY_FLOATS_32
 #undef GALLEY_NAMES_64
 #undef GALLEY_FLOATS_64
+#undef GALLEY_NAMES_72
 #undef GALLEY_NAMES_80
+#undef GALLEY_FLOATS_72
 #undef GALLEY_FLOATS_80
 
 }  // namespace galley::backend::cuda::ptx

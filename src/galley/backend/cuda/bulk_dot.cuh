@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with many rows of x. A block of threads stays on its multiprocessor and works off many tiles, each 128 rows
-// of weights by up to N rows of x: one thread copies codes and x into a ring of stages by few large bulk copies, two
-// warpgroups of 64 rows of weights each decode the codes into registers and multiply. So copies are at the next tile
-// while the sums of the last go out. x comes packed (PackRows): in slot order (SlotPlace), so that a warpgroup product
-// meets the values of K that the narrow product (stream_dot.cuh) meets, in the same order and cut at the same places:
-// the same bits.
+// Products by bulk copies: one thread copies codes and x into a ring of stages by few large copies, two warpgroups of 64
+// rows of weights each decode the codes into registers and multiply. A block of threads may work off many tiles, each
+// 128 rows of weights by up to N rows of x; copies are at the next tile while the sums of the last go out. x comes
+// packed (packed_rows.h), in slot order (SlotPlace), so that a warpgroup product meets the values of K that the narrow
+// product (stream_dot.cuh) meets, in the same order and cut at the same places: the same bits.
 #pragma once
 
 #include "galley/backend/cuda/packed_rows.h"
@@ -13,17 +12,15 @@
 
 namespace galley::backend::cuda {
 
-inline constexpr int kBulkThreads = kWideThreads + 128;  // a thread of the last warpgroup copies
-inline constexpr int kBulkStageK = 128;                 // values of K in a stage
-
 // What a tile multiplies. A warpgroup takes 64 rows of weights, whose codes are 4 KiB for every block of K
 // (kTileHeight); its two may lie in different matrices of equal width.
 struct BulkTile {
-  const std::uint8_t* codes[2];   // of each warpgroup, block 0 of K
-  const std::uint8_t* scales[2];  // first row's
-  const BFloat16* x;              // packed, block 0 of K
+  const std::uint8_t* codes[2];   // of each warpgroup, first block of K
+  const std::uint8_t* scales[2];  // of each warpgroup's first row, first block of K
+  const BFloat16* x;              // packed, first block of K
   int groups;                     // of 8 rows of x
-  int cols;
+  int blocks;                     // of K
+  int scale_cols;                 // scales in a row of the matrix
 };
 
 // Scale bytes of a lane's two rows of weights, straight from global memory, where a sector holds those of many blocks.
@@ -34,14 +31,14 @@ struct ScaleReader {
 
   const std::uint8_t* from[2];
 
-  // `scales` of row 0, `row` the warp's first.
-  __device__ __forceinline__ ScaleReader(const std::uint8_t* scales, int row, int cols) {
-    const int lane = static_cast<int>(threadIdx.x) % 32, groups = cols / 32;
+  // `row`: the warp's first, from that of `scales` on.
+  __device__ __forceinline__ ScaleReader(const std::uint8_t* scales, int row, int scale_cols) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       from[half] = F == WeightFormat::kMxfp4
-                       ? scales + static_cast<std::int64_t>(row + half * 8 + lane / 4) * groups + lane % 4
-                       : scales + static_cast<std::int64_t>(row / 32) * groups + lane % 4 / 2;
+                       ? scales + static_cast<std::int64_t>(row + half * 8 + lane / 4) * scale_cols + lane % 4
+                       : scales + static_cast<std::int64_t>(row / 32) * scale_cols + lane % 4 / 2;
     }
   }
   __device__ __forceinline__ std::uint32_t Load(int half, int block) const { return __ldg(from[half] + block * kStep); }
@@ -51,15 +48,20 @@ struct ScaleReader {
   }
 };
 
+// Rows of x up to which warps multiply by themselves.
+inline constexpr int kFewColumns = 32;
+
 // Shared memory: stages behind each other, then the tile that goes out, then two barriers a stage. In a stage lie the
-// codes of one MXFP4 or two FP8 blocks of K, then x.
-template <int Stages, int RowsMax>
-struct BulkShared {
-  static constexpr int kStages = Stages;
-  static constexpr int kStageBytes = 48 << 10;  // 128 rows of x beside FP8 codes, 160 beside MXFP4 ones
-  static constexpr int kRowBytes = kTileRows * 2 + 16;  // of a row of x in the tile; the pad keeps the banks apart
-  static constexpr int kTileAt = Stages * kStageBytes, kBarriersAt = kTileAt + RowsMax * kRowBytes;
+// codes of one MXFP4 or Fp8Blocks FP8 blocks of K, then x. The tile may lie on the stages where the block ends with it.
+template <int Stages, int StageBytes, int TileBytes, int Fp8Blocks>
+struct BulkRing {
+  static constexpr int kStages = Stages, kStageBytes = StageBytes;
+  static constexpr int kRowBytes = kTileRows * 2 + 16;  // of a row of x in a bf16 tile; the pad keeps the banks apart
+  static constexpr int kTileAt = Stages * StageBytes, kBarriersAt = kTileAt + TileBytes;
   static constexpr int kBytes = kBarriersAt + 2 * Stages * 8;
+  static constexpr int kCodeBytes = kTileRows * 64;  // of a block of K
+  template <WeightFormat F>
+  static constexpr int kBlocks = F == WeightFormat::kMxfp4 ? 1 : Fp8Blocks;
 
   std::uint8_t* data;
   int stage = 0;             // where this thread is in the ring
@@ -84,112 +86,182 @@ struct BulkShared {
     if (++stage == Stages) stage = 0, parity ^= 1;
   }
 
-  // By the copying thread: the tile's codes and x into the ring.
-  template <WeightFormat F>
+  // By the copying thread: the tile's codes and x into the ring. With `Waits`, the kernel before this one in the stream
+  // may still be at work on x, and is waited for once the ring is full of codes; so of a block's first tile only.
+  template <WeightFormat F, bool Waits>
   __device__ __forceinline__ void Copy(const BulkTile& t) {
-    constexpr int kBlocks = kBulkStageK / kBlockK<F>, kCodes = kTileRows * 64;
-    const int blocks = t.cols / kBlockK<F>, x_bytes = t.groups * kBlockK<F> * kPackedRows * 2;
-    const bool joined = t.codes[1] == t.codes[0] + kCodes / 2;
-    for (int first = 0; first < blocks; first += kBlocks) {
-      const int count = min(kBlocks, blocks - first);
-      const std::uint32_t to = ptx::SharedAddress(data) + static_cast<std::uint32_t>(stage * kStageBytes);
+    constexpr int kPer = kBlocks<F>;
+    int first = 0;
+    if constexpr (Waits) {
+      const int ahead = min(Stages, (t.blocks + kPer - 1) / kPer);
+      for (int i = 0; i < ahead; ++i) CopyCodes<F>(t, i * kPer, i);
+      ptx::WaitForPreviousKernel();
+      for (; first < ahead * kPer; first += kPer) CopyX<F>(t, first);
+    }
+    for (; first < t.blocks; first += kPer) {
       ptx::WaitPhase(empty(stage), parity ^ 1);
-      ptx::ArriveAndExpect(full(stage), count * (kCodes + x_bytes));
-      if (joined) {
-        ptx::CopyBulk(to, t.codes[0] + std::int64_t{first} * kCodes, count * kCodes, full(stage));
-      } else {
-        for (int i = 0; i < count; ++i) {
-          const std::int64_t at = std::int64_t{first + i} * kCodes;
-          const std::uint32_t half = to + static_cast<std::uint32_t>(i * kCodes);
-          ptx::CopyBulk(half, t.codes[0] + at, kCodes / 2, full(stage));
-          ptx::CopyBulk(half + kCodes / 2, t.codes[1] + at, kCodes / 2, full(stage));
-        }
-      }
-      ptx::CopyBulk(to + kBlocks * kCodes, t.x + std::int64_t{first} * (x_bytes / 2), count * x_bytes, full(stage));
-      Advance();
+      CopyCodes<F>(t, first, stage);
+      CopyX<F>(t, first);
     }
   }
+  template <WeightFormat F>
+  __device__ __forceinline__ static int XBytes(const BulkTile& t) {
+    return t.groups * kBlockK<F> * kPackedRows * 2;
+  }
+  template <WeightFormat F>
+  __device__ __forceinline__ void CopyCodes(const BulkTile& t, int first, int to_stage) const {
+    const int count = min(kBlocks<F>, t.blocks - first);
+    const std::uint32_t to = ptx::SharedAddress(data) + static_cast<std::uint32_t>(to_stage * StageBytes);
+    ptx::ArriveAndExpect(full(to_stage), count * (kCodeBytes + XBytes<F>(t)));
+    if (t.codes[1] == t.codes[0] + kCodeBytes / 2) {
+      return ptx::CopyBulk(to, t.codes[0] + std::int64_t{first} * kCodeBytes, count * kCodeBytes, full(to_stage));
+    }
+    for (int i = 0; i < count; ++i) {
+      const std::int64_t at = std::int64_t{first + i} * kCodeBytes;
+      const std::uint32_t half = to + static_cast<std::uint32_t>(i * kCodeBytes);
+      ptx::CopyBulk(half, t.codes[0] + at, kCodeBytes / 2, full(to_stage));
+      ptx::CopyBulk(half + kCodeBytes / 2, t.codes[1] + at, kCodeBytes / 2, full(to_stage));
+    }
+  }
+  template <WeightFormat F>
+  __device__ __forceinline__ void CopyX(const BulkTile& t, int first) {
+    const int count = min(kBlocks<F>, t.blocks - first), bytes = XBytes<F>(t);
+    const std::uint32_t to =
+        ptx::SharedAddress(data) + static_cast<std::uint32_t>(stage * StageBytes + kBlocks<F> * kCodeBytes);
+    ptx::CopyBulk(to, t.x + std::int64_t{first} * (bytes / 2), count * bytes, full(stage));
+    Advance();
+  }
+
   // By the lanes of a warp that has read stage `i` and whose products over it have ended.
   __device__ __forceinline__ void Release(int i) const {
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::Arrive(empty(i));
   }
 
-  // The block's threads by what they do: `copy` by one of the last warpgroup, `multiply` by the others, which take the
-  // registers that it leaves.
-  template <typename CopyTiles, typename MultiplyTiles>
-  __device__ __forceinline__ static void Divide(CopyTiles&& copy, MultiplyTiles&& multiply) {
-    if (threadIdx.x >= kWideThreads) {
-      ptx::ReduceRegisters<24>();
-      if (threadIdx.x == kWideThreads) copy();
-    } else {
-      ptx::RaiseRegisters<240>();
-      multiply();
-    }
-  }
+  // A thread's way through a tile.
+  template <WeightFormat F>
+  struct Cursor {
+    ScaleReader<F> scales;
+    std::uint32_t next[2];  // scale bytes of the coming block
+    int block = 0, last = -1;  // coming block; stage that products may still read
+  };
 
-  // sum = weights times x, K in `splits` parts; columns beyond the tile's rows of x hold anything.
-  template <WeightFormat F, int N>
-  __device__ __forceinline__ void Multiply(const BulkTile& t, int splits, float (&sum)[N / 2]) {
-    constexpr int kV = kLaneValues<F>, kGroups = kV / 8, kBlocks = kBulkStageK / kBlockK<F>;
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int blocks = t.cols / kBlockK<F>, x_bytes = t.groups * kBlockK<F> * kPackedRows * 2;
-    StreamDot<F, 1, 1, 2, kWideThreads> narrow;  // for its decoder
-    const ScaleReader<F> scales(warp < 4 ? t.scales[0] : t.scales[1], warp % 4 * 16, t.cols);
-    std::uint32_t next[2] = {scales.Load(0, 0), scales.Load(1, 0)};
-    std::uint32_t a[2][2][4];
-    int last = -1;  // the stage before this one
+  // sum = weights times x; columns beyond the tile's rows of x hold anything. `Parts`: K in `parts` parts.
+  template <WeightFormat F, int N, bool Parts>
+  __device__ __forceinline__ void Multiply(const BulkTile& t, int parts, float (&sum)[N / 2]) {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    Cursor<F> at{.scales = {warp < 4 ? t.scales[0] : t.scales[1], warp % 4 * 16, t.scale_cols}, .next = {}};
+    at.next[0] = at.scales.Load(0, 0), at.next[1] = at.scales.Load(1, 0);
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) sum[i] = 0;
-    for (int split = 0, b = 0; split < splits; ++split) {
-      const int end = SplitBegin(blocks, splits, split + 1);
-      if (b == end) continue;
-      float acc[N / 2] = {};
-      for (; b < end; ++b) {
-        const int sub = b % kBlocks;
-        if (sub == 0) ptx::WaitPhase(full(stage), parity);
-        const std::uint8_t* from = data + stage * kStageBytes;
-        const auto* w = reinterpret_cast<const uint4*>(from + sub * kTileRows * 64 + warp * 1024) + lane;
-        const uint4 codes[2] = {w[0], w[32]};
-        const std::uint32_t scale[2] = {scales.Pair(next[0]), scales.Pair(next[1])};
-        if (b + 1 < blocks) next[0] = scales.Load(0, b + 1), next[1] = scales.Load(1, b + 1);
-        const std::uint32_t x =
-            ptx::SharedAddress(from) + static_cast<std::uint32_t>(kBlocks * kTileRows * 64 + sub * x_bytes);
-#pragma unroll
-        for (int g = 0; g < kGroups; ++g) {
-          std::uint32_t top[4], bottom[4];
-          narrow.Decode(codes[0], g, scale[0], top);
-          narrow.Decode(codes[1], g, scale[1], bottom);
-#pragma unroll
-          for (int step = 0; step < 2; ++step) {
-            a[g % 2][step][0] = top[2 * step], a[g % 2][step][1] = bottom[2 * step];
-            a[g % 2][step][2] = top[2 * step + 1], a[g % 2][step][3] = bottom[2 * step + 1];
-          }
-          ptx::WarpgroupFence();
-#pragma unroll
-          for (int step = 0; step < 2; ++step) {
-            ptx::Wgmma<N>::Add(acc, a[g % 2][step],
-                               ptx::CoreDescriptor(x + static_cast<std::uint32_t>((g * 2 + step) * 2 * 128), 128,
-                                                   kBlockK<F> * kPackedRows * 2));
-          }
-          ptx::WarpgroupCommit();
-          ptx::WarpgroupWait<1>();
-          if (g == 0 && last >= 0) Release(last), last = -1;
-        }
-        if (sub == kBlocks - 1 || b + 1 == blocks) last = stage, Advance();
+    const auto multiply = [&](int end, float (&to)[N / 2]) {
+      if constexpr (N <= kFewColumns) {
+        MultiplyFew<F, N>(t, at, end, to);
+      } else {
+        MultiplyMany<F, N>(t, at, end, to);
       }
-      ptx::WarpgroupWait<0>();
+    };
+    if constexpr (!Parts) {
+      multiply(t.blocks, sum);
+    } else {
+      for (int part = 0; part < parts; ++part) {
+        const int end = SplitBegin(t.blocks, parts, part + 1);
+        if (at.block == end) continue;
+        float acc[N / 2] = {};
+        multiply(end, acc);
 #pragma unroll
-      for (int i = 0; i < N / 2; ++i) sum[i] += acc[i];
+        for (int i = 0; i < N / 2; ++i) sum[i] += acc[i];
+      }
     }
-    if (last >= 0) Release(last);
+    if (at.last >= 0) Release(at.last);
+  }
+  // acc += the product over blocks up to `end`, warp by warp: a warpgroup product of few columns takes as long as one
+  // of 32 and more, and its warps wait for each other.
+  template <WeightFormat F, int N>
+  __device__ __forceinline__ void MultiplyFew(const BulkTile& t, Cursor<F>& at, int end, float (&acc)[N / 2]) {
+    constexpr int kGroups = kLaneValues<F> / 8, kPer = kBlocks<F>;
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    StreamDot<F, 1, 1, 2, kWideThreads> narrow;  // for its decoder
+    for (; at.block < end; ++at.block) {
+      const int sub = kPer == 1 ? 0 : at.block % kPer;
+      if (sub == 0) ptx::WaitPhase(full(stage), parity);
+      const std::uint8_t* from = data + stage * StageBytes;
+      const auto* w = reinterpret_cast<const uint4*>(from + sub * kCodeBytes + warp * 1024) + lane;
+      const uint4 codes[2] = {w[0], w[32]};
+      const std::uint32_t scale[2] = {at.scales.Pair(at.next[0]), at.scales.Pair(at.next[1])};
+      if (at.block + 1 < t.blocks) {
+        at.next[0] = at.scales.Load(0, at.block + 1), at.next[1] = at.scales.Load(1, at.block + 1);
+      }
+      const std::uint8_t* x = from + kPer * kCodeBytes + sub * XBytes<F>(t) + lane * 16;  // cores of 8 rows, 16 bytes each
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        std::uint32_t top[4], bottom[4];
+        narrow.Decode(codes[0], g, scale[0], top);
+        narrow.Decode(codes[1], g, scale[1], bottom);
+#pragma unroll
+        for (int n = 0; n < N / 8; ++n) {
+          std::uint32_t cores[4];
+          ptx::LoadMatrix4(cores, x + n * (kBlockK<F> * kPackedRows * 2) + g * 512);
+          auto& d = *reinterpret_cast<float(*)[4]>(acc + 4 * n);
+#pragma unroll
+          for (int step = 0; step < 2; ++step) {
+            const std::uint32_t a[4] = {top[2 * step], bottom[2 * step], top[2 * step + 1], bottom[2 * step + 1]};
+            ptx::Mma16x8x16(d, a, cores[2 * step], cores[2 * step + 1]);
+          }
+        }
+      }
+      if (sub == kPer - 1 || at.block + 1 == t.blocks) Release(stage), Advance();
+    }
+  }
+  // The same by warpgroup products.
+  template <WeightFormat F, int N>
+  __device__ __forceinline__ void MultiplyMany(const BulkTile& t, Cursor<F>& at, int end, float (&acc)[N / 2]) {
+    constexpr int kGroups = kLaneValues<F> / 8, kPer = kBlocks<F>;
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    StreamDot<F, 1, 1, 2, kWideThreads> narrow;  // for its decoder
+    std::uint32_t a[2][2][4];
+    for (; at.block < end; ++at.block) {
+      const int sub = kPer == 1 ? 0 : at.block % kPer;
+      if (sub == 0) ptx::WaitPhase(full(stage), parity);
+      const std::uint8_t* from = data + stage * StageBytes;
+      const auto* w = reinterpret_cast<const uint4*>(from + sub * kCodeBytes + warp * 1024) + lane;
+      const uint4 codes[2] = {w[0], w[32]};
+      const std::uint32_t scale[2] = {at.scales.Pair(at.next[0]), at.scales.Pair(at.next[1])};
+      if (at.block + 1 < t.blocks) {
+        at.next[0] = at.scales.Load(0, at.block + 1), at.next[1] = at.scales.Load(1, at.block + 1);
+      }
+      const std::uint32_t x =
+          ptx::SharedAddress(from) + static_cast<std::uint32_t>(kPer * kCodeBytes + sub * XBytes<F>(t));
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        std::uint32_t top[4], bottom[4];
+        narrow.Decode(codes[0], g, scale[0], top);
+        narrow.Decode(codes[1], g, scale[1], bottom);
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+          a[g % 2][step][0] = top[2 * step], a[g % 2][step][1] = bottom[2 * step];
+          a[g % 2][step][2] = top[2 * step + 1], a[g % 2][step][3] = bottom[2 * step + 1];
+        }
+        ptx::WarpgroupFence();
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+          ptx::Wgmma<N>::Add(acc, a[g % 2][step],
+                             ptx::CoreDescriptor(x + static_cast<std::uint32_t>((g * 2 + step) * 2 * 128), 128,
+                                                 kBlockK<F> * kPackedRows * 2));
+        }
+        ptx::WarpgroupCommit();
+        ptx::WarpgroupWait<1>();
+        if (g == 0 && at.last >= 0) Release(at.last), at.last = -1;
+      }
+      if (sub == kPer - 1 || at.block + 1 == t.blocks) at.last = stage, Advance();
+    }
+    ptx::WarpgroupWait<0>();
   }
 
-  // The two warpgroups put their sums, rounded to bf16, into the tile: [rows of x][kTileRows]. Rows of x that the
-  // product does not hold are not written.
+  // The two warpgroups put their sums, rounded to bf16, into the tile: [rows of x][kTileRows].
   template <int N>
   __device__ __forceinline__ void StoreTile(const float (&sum)[N / 2]) const {
-    static_assert(N % 16 == 0);
+    static_assert((N + 15) / 16 * 16 * kRowBytes <= TileBytes);
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     // Matrix m of four: rows m % 2 * 8 of the warp's 16, columns m / 2 * 8 of 16.
     const std::uint32_t to = ptx::SharedAddress(data) +
@@ -197,10 +269,11 @@ struct BulkShared {
                                                         (warp * 16 + lane / 8 % 2 * 8) * 2);
     ptx::SyncThreads(1, kWideThreads);  // the last tile has been read
 #pragma unroll
-    for (int j = 0; j < N / 16; ++j) {
-      const float* s = sum + 8 * j;
-      ptx::StoreMatrix4Transposed(to + static_cast<std::uint32_t>(j * 16 * kRowBytes), Pack(s[0], s[1]),
-                                  Pack(s[2], s[3]), Pack(s[4], s[5]), Pack(s[6], s[7]));
+    for (int j = 0; j < (N + 15) / 16; ++j) {
+      std::uint32_t pairs[4] = {};
+#pragma unroll
+      for (int i = 0; i < 4 && 8 * j + 2 * i < N / 2; ++i) pairs[i] = Pack(sum[8 * j + 2 * i], sum[8 * j + 2 * i + 1]);
+      ptx::StoreMatrix4Transposed(to + static_cast<std::uint32_t>(j * 16 * kRowBytes), pairs);
     }
     ptx::SyncThreads(1, kWideThreads);
   }
@@ -209,5 +282,20 @@ struct BulkShared {
     return *reinterpret_cast<const uint4*>(data + kTileAt + x_row * kRowBytes + row * 2);
   }
 };
+
+// A block's threads by what they do: `copy` by one of those behind the two warpgroups, which `multiply`. With a whole
+// warpgroup behind (kDividedThreads), that gives them its registers.
+inline constexpr int kBulkThreads = kWideThreads + 32, kDividedThreads = kWideThreads + 128;
+template <int Threads, typename CopyTiles, typename MultiplyTiles>
+__device__ __forceinline__ void Divide(CopyTiles&& copy, MultiplyTiles&& multiply) {
+  constexpr bool kMoves = Threads == kDividedThreads;
+  if (threadIdx.x >= kWideThreads) {
+    if constexpr (kMoves) ptx::ReduceRegisters<24>();
+    if (threadIdx.x == kWideThreads) copy();
+  } else {
+    if constexpr (kMoves) ptx::RaiseRegisters<240>();
+    multiply();
+  }
+}
 
 }  // namespace galley::backend::cuda

@@ -225,7 +225,7 @@ CudaBackend::Input CudaBackend::Prepared(const Weight& weight, const BFloat16* x
                               cuda::UsesWideProduct(weight, rows, group_rows));
   quantize = quantize && codes;
   if (!wide && !quantize) return {x, cuda::RowOrder::kNatural};
-  const bool packed = wide && !split && cuda::TakesBulkProduct(weight, group_rows);
+  const bool packed = wide && cuda::TakesBulkProduct(weight, group_rows);
   const cuda::RowOrder order = packed ? cuda::RowOrder::kPacked : wide ? cuda::RowOrder::kSlots : cuda::RowOrder::kPaired;
   const int places = packed ? cuda::PackedGroups(rows) * cuda::kPackedRows : rows;
   auto* out = Take<BFloat16>(ScratchUse::kQuantized, places * cols);
@@ -235,7 +235,6 @@ CudaBackend::Input CudaBackend::Prepared(const Weight& weight, const BFloat16* x
                     .rows = rows,
                     .cols = static_cast<int>(cols),
                     .quantize = quantize,
-                    .format = weight.format,
                     .tile_rows = cuda::BulkTileRows(rows),
                     .out = out},
                    stream_);
@@ -478,31 +477,23 @@ void CudaBackend::Moe(const MoeArgs& args) {
     const bool slim = options_.experts == ProductForm::kSplit ||
                       (options_.experts == ProductForm::kAuto && args.rows >= cuda::kSlimExpertRowsMin);
     if (wide_allowed_ && options_.experts != ProductForm::kStream) shape.form = cuda::ChooseMoeForm(shape, slim);
-    const bool slots = shape.form == cuda::MoeForm::kSlim;
     cuda::MoeScratch scratch;
     scratch.experts = ExpertTable(args);
-    const std::int64_t count = std::int64_t{args.rows} * dim;
     scratch.x = args.x;
     scratch.work = Take<std::byte>(ScratchUse::kExperts, static_cast<std::int64_t>(cuda::MoeWorkBytes(shape)));
     if (error_) return;
-    if (shape.form == cuda::MoeForm::kWide) return cuda::Moe(args, shape, scratch, stream_);
-    auto* x = Take<BFloat16>(ScratchUse::kQuantized, slots ? 2 * count : count);
+    if (shape.form != cuda::MoeForm::kStream) return cuda::Moe(args, shape, scratch, stream_);
+    auto* x = Take<BFloat16>(ScratchUse::kQuantized, std::int64_t{args.rows} * dim);
     if (x == nullptr) return;
-    cuda::ReorderArgs reorder{.x = args.x,
-                              .rows = args.rows,
-                              .cols = dim,
-                              .quantize = true,
-                              .order = slots ? cuda::RowOrder::kSlots : cuda::RowOrder::kPaired,
-                              .format = WeightFormat::kMxfp4,
-                              .out = x};
-    cuda::Reorder(reorder, stream_);
-    if (slots) {
-      reorder.format = WeightFormat::kFp8Block32;
-      reorder.out = x + count;
-      cuda::Reorder(reorder, stream_);
-    }
+    cuda::Reorder({.x = args.x,
+                   .rows = args.rows,
+                   .cols = dim,
+                   .quantize = true,
+                   .order = cuda::RowOrder::kPaired,
+                   .format = WeightFormat::kMxfp4,
+                   .out = x},
+                  stream_);
     scratch.x = x;
-    scratch.shared_x = reorder.out;
     cuda::Moe(args, shape, scratch, stream_);
   });
 }

@@ -30,7 +30,7 @@ struct ProductArgs {
   const BFloat16* x = nullptr;
   std::int64_t x_stride = 0;  // elements from row to row
   RowOrder order = RowOrder::kNatural;
-  bool split = false;  // by SplitProduct; the order is kSlots
+  bool split = false;  // the order is kSlots or kPacked
   // Weight rows in groups of this many read x from `group_stride` elements further on; 0: one group.
   std::int64_t group_rows = 0, group_stride = 0;
   void* out = nullptr;
@@ -39,18 +39,18 @@ struct ProductArgs {
 };
 void Product(const ProductArgs& args, cudaStream_t stream);  // wide when the order is kSlots
 void WideProduct(const ProductArgs& args, cudaStream_t stream);
-// split_matmul.cu: x in slots; compute capability 9.0, and TakesSplitProduct holds.
+// split_matmul.cu and bulk_matmul.cu: x in slots or packed; compute capability 9.0, and TakesSplitProduct holds.
 void SplitProduct(const ProductArgs& args, cudaStream_t stream);
 [[nodiscard]] bool TakesSplitProduct(const Weight& weight, std::int64_t group_rows);
 // Products of more rows of x are never split; SplitPays (attention_parts.h) says which are.
 inline constexpr int kSplitRowsMax = 256;
-// bulk_matmul.cu: x packed; compute capability 9.0, TakesBulkProduct holds, out is bf16 in rows of whole pieces of 16
-// bytes.
+// bulk_matmul.cu: x packed; compute capability 9.0, and TakesBulkProduct holds. With `split`, parts of K are blocks of
+// threads.
 void BulkProduct(const ProductArgs& args, cudaStream_t stream);
 [[nodiscard]] bool TakesBulkProduct(const Weight& weight, std::int64_t group_rows);
 // Rows of x in a tile.
 [[nodiscard]] constexpr int BulkTileRows(int rows) {
-  return rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
+  return rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
 }
 // Whether this product has enough rows for the wide kernels and a shape that they take. They need compute
 // capability 9.0.
@@ -167,8 +167,8 @@ struct ExpertPointers {
 };
 enum class MoeForm {
   kStream,  // moe.cu
-  kSlim,    // moe_slim.cu; this and the next need compute capability 9.0
-  kWide,    // moe_wide.cu
+  kSlim,    // moe_slim.cu, packed x; this and the next need compute capability 9.0
+  kWide,    // moe_wide.cu, packed x
 };
 struct MoeShape {
   int rows = 0, topk = 0, experts = 0, dim = 0, inter = 0;
@@ -178,8 +178,7 @@ struct MoeShape {
 inline constexpr int kSlimExpertRowsMin = 9;
 struct MoeScratch {
   const ExpertPointers* experts = nullptr;  // [expert_count + 1], the shared one last
-  const BFloat16* x = nullptr;              // [T][D], quantised; paired, or slots of MXFP4 weights; wide: as it was
-  const BFloat16* shared_x = nullptr;       // the same, or in slots of FP8 weights
+  const BFloat16* x = nullptr;              // [T][D]; kStream: quantised and paired
   std::byte* work = nullptr;                // MoeWorkBytes
 };
 // `slim`: whether that form is wanted where the wide one is not.

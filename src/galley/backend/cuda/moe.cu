@@ -24,18 +24,17 @@ std::size_t Layout(const MoeShape& shape, std::byte* base, MoeWork* work) {
   const int rows = shape.rows, experts = shape.experts;
   w.pairs = rows * shape.topk;
   const int mean = w.pairs / (experts > 0 ? experts : 1);
-  const bool wide = shape.form == MoeForm::kWide;
-  const bool slim = shape.form == MoeForm::kSlim;
-  w.align = wide ? kPackedRows : 1;
+  const bool wide = shape.form == MoeForm::kWide, slim = shape.form == MoeForm::kSlim, packed = wide || slim;
+  w.align = packed ? kPackedRows : 1;
   w.routed_tile = wide ? kWideTile : mean <= 5 ? 8 : 16;
   w.shared_tile = wide ? kWideSharedTile : rows <= 8 ? 8 : slim ? kSlimSharedTile : 16;
   w.tiles_max =
       (w.pairs < experts ? w.pairs : experts) + w.pairs / w.routed_tile + (rows + w.shared_tile - 1) / w.shared_tile;
   const auto whole = [](int count) { return (count + kPackedRows - 1) / kPackedRows * kPackedRows; };
   // Every expert's last group may be short.
-  w.shared_begin = wide ? whole(w.pairs + (kPackedRows - 1) * (w.pairs < experts ? w.pairs : experts)) : w.pairs;
+  w.shared_begin = packed ? whole(w.pairs + (kPackedRows - 1) * (w.pairs < experts ? w.pairs : experts)) : w.pairs;
   const auto pairs = static_cast<std::size_t>(w.pairs),
-             positions = static_cast<std::size_t>(w.shared_begin + (wide ? whole(rows) : rows));
+             positions = static_cast<std::size_t>(w.shared_begin + (packed ? whole(rows) : rows));
   std::size_t at = 0;
   const auto place = [&](auto*& pointer, std::size_t count) {
     pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(base + at);
@@ -291,7 +290,6 @@ void Moe(const MoeArgs& args, const MoeShape& shape, const MoeScratch& scratch, 
   MoeProblem p{.work = {},
                .experts = scratch.experts,
                .x = scratch.x,
-               .shared_x = scratch.shared_x,
                .shared_expert = args.expert_count,
                .dim = shape.dim,
                .inter = shape.inter,
@@ -303,7 +301,7 @@ void Moe(const MoeArgs& args, const MoeShape& shape, const MoeScratch& scratch, 
       ChooseTiles<WeightFormat::kMxfp4, WeightFormat::kFp8Block32>(p, stream);
       break;
     case MoeForm::kSlim:
-      SlimExperts(p, stream);
+      SlimExperts(p, args.rows, stream);
       break;
     case MoeForm::kWide:
       WideExperts(p, args.rows, stream);

@@ -11,20 +11,10 @@ namespace {
 // A warp a block of K of 8 rows: a lane reads what a lane of the product holds of a row of weights, and the warp writes
 // whole cores.
 template <WeightFormat F>
-__global__ void __launch_bounds__(256) PackKernel(PackArgs args) {
+__device__ __forceinline__ void PackGroup(const PackArgs& args, const Tile& t, int group, int block) {
   constexpr int kV = kLaneValues<F>, kK = kBlockK<F>;
-  ptx::BeginKernel();
-  const int block = static_cast<int>(blockIdx.x) * 8 + static_cast<int>(threadIdx.x) / 32,
-            lane = static_cast<int>(threadIdx.x) % 32, group = static_cast<int>(blockIdx.y);
-  Tile t{};
-  if (args.tiles != nullptr) {
-    t = args.tiles[blockIdx.z];
-    if ((t.expert == args.shared_expert) != args.shared) return;
-  } else {
-    t.begin = static_cast<int>(blockIdx.z) * args.tile_rows;
-    t.count = min(args.tile_rows, args.rows - t.begin);
-  }
   if (block * kK >= args.cols || group * kPackedRows >= t.count) return;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = group * kPackedRows + lane / 4, quarter = lane % 4;
   float value[kV] = {};
   if (row < t.count) {
@@ -49,7 +39,7 @@ __global__ void __launch_bounds__(256) PackKernel(PackArgs args) {
 #pragma unroll
     for (int i = 0; i < kV; ++i) value[i] = FakeFp8(value[i], scale);
   }
-  BFloat16* to = args.out + std::int64_t{t.begin} * args.cols +
+  BFloat16* to = args.out + static_cast<std::int64_t>(t.begin) * args.cols +
                  PackedPlace(kK, PackedGroups(t.count), block, row, quarter * 2);
 #pragma unroll
   for (int core = 0; core < kV / 2; ++core) {
@@ -58,20 +48,27 @@ __global__ void __launch_bounds__(256) PackKernel(PackArgs args) {
   }
 }
 
-template <WeightFormat F>
-void Launch(const PackArgs& args, cudaStream_t stream) {
-  const int tiles = args.tiles != nullptr ? args.tiles_max : (args.rows + args.tile_rows - 1) / args.tile_rows;
-  const dim3 grid(static_cast<unsigned>((args.cols / kBlockK<F> + 7) / 8),
-                  static_cast<unsigned>(PackedGroups(args.tile_rows)), static_cast<unsigned>(tiles));
-  LaunchKernel(PackKernel<F>, grid, 256, 0, stream, args);
+__global__ void __launch_bounds__(256) PackKernel(PackArgs args) {
+  ptx::BeginKernel();
+  const int block = static_cast<int>(blockIdx.x) * 8 + static_cast<int>(threadIdx.x) / 32,
+            group = static_cast<int>(blockIdx.y);
+  if (args.tiles == nullptr) {
+    const int begin = static_cast<int>(blockIdx.z) * args.tile_rows;
+    return PackGroup<WeightFormat::kFp8Block32>(args, {0, begin, min(args.tile_rows, args.rows - begin)}, group, block);
+  }
+  const Tile t = args.tiles[blockIdx.z];
+  t.expert == args.shared_expert ? PackGroup<WeightFormat::kFp8Block32>(args, t, group, block)
+                                 : PackGroup<WeightFormat::kMxfp4>(args, t, group, block);
 }
 
 }  // namespace
 
 void PackRows(const PackArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return;
-  args.format == WeightFormat::kMxfp4 ? Launch<WeightFormat::kMxfp4>(args, stream)
-                                      : Launch<WeightFormat::kFp8Block32>(args, stream);
+  const int tiles = args.tiles != nullptr ? args.tiles_max : (args.rows + args.tile_rows - 1) / args.tile_rows;
+  const dim3 grid(static_cast<unsigned>((args.cols / kBlockK<WeightFormat::kFp8Block32> + 7) / 8),
+                  static_cast<unsigned>(PackedGroups(args.tile_rows)), static_cast<unsigned>(tiles));
+  LaunchKernel(PackKernel, grid, 256, 0, stream, args);
 }
 
 }  // namespace galley::backend::cuda

@@ -27,21 +27,19 @@ struct Tile {
   std::int32_t expert, begin, count;  // rows [begin, begin + count) of those grouped by expert
 };
 
-// Packs rows of x [..][cols] for weights of a format, with `quantize` after FP8 fake quantisation in groups of 32; cols
-// is a multiple of a block of K. Rows are cut into tiles of `tile_rows` (a multiple of 8), or, with `tiles`, as that
-// list on the device says: then row i is x[token[i]], tiles begin at multiples of 8, and only those of expert
-// `shared_expert` (`shared`), or all others, are packed.
+// Packs rows of x [..][cols], with `quantize` after FP8 fake quantisation in groups of 32; cols is a multiple of a block
+// of K. Without `tiles`, rows are cut into tiles of `tile_rows`, a multiple of 8, for FP8 weights. With that list on the
+// device, row i is x[token[i]], tiles begin at multiples of 8 and hold at most `tile_rows`, and all but those of
+// `shared_expert` are for MXFP4 weights.
 struct PackArgs {
   const BFloat16* x = nullptr;
   int rows = 0, cols = 0;
   bool quantize = false;
-  WeightFormat format = WeightFormat::kFp8Block32;
-  int tile_rows = 128;
+  int tile_rows = 0;
   const Tile* tiles = nullptr;
   int tiles_max = 0;
   const std::int32_t* token = nullptr;
   int shared_expert = 0;
-  bool shared = false;
   BFloat16* out = nullptr;  // PackedGroups(rows) * 8 rows, or as many as the tiles span
 };
 void PackRows(const PackArgs& args, cudaStream_t stream);

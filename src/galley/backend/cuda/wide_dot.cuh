@@ -22,6 +22,16 @@ inline constexpr int kWideThreads = 256;
 // A block's sums in shared memory: [rows of x][kTileStride], of which kTileRows are rows of weights.
 inline constexpr int kTileRows = 128, kTileStride = kTileRows + 4;
 
+// A block's sums of N rows of x to shared memory, so that neighbouring threads can go on with neighbouring rows.
+template <int N>
+__device__ __forceinline__ void StoreSums(const float (&sum)[N / 2], float* to) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) {
+    to[(i / 4 * 8 + lane % 4 * 2 + i % 2) * kTileStride + warp * 16 + lane / 4 + i / 2 % 2 * 8] = sum[i];
+  }
+}
+
 template <WeightFormat F, int N, int Stages = 4>
 struct WideDot {
   // Blocks of K in flight, and stages to put them in: one is being read, and products of the one before may still run.
@@ -95,14 +105,10 @@ struct WideDot {
     RunBlocks<Waits>(begin, end, 1, sum);
   }
 
-  // Puts the sums where the stages were, so that neighbouring threads can go on with neighbouring rows.
+  // Puts the sums where the stages were.
   __device__ __forceinline__ float* StoreSums(const float (&sum)[kSums]) const {
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     auto* to = reinterpret_cast<float*>(shared);
-#pragma unroll
-    for (int i = 0; i < kSums; ++i) {
-      to[(i / 4 * 8 + lane % 4 * 2 + i % 2) * kTileStride + warp * 16 + lane / 4 + i / 2 % 2 * 8] = sum[i];
-    }
+    cuda::StoreSums<N>(sum, to);
     return to;
   }
 

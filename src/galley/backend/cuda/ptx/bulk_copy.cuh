@@ -63,10 +63,9 @@ __device__ __forceinline__ void SyncThreads(int id, int threads) {
 
 // Stores four 8 × 8 matrices of 16-bit values, held as fragments of Mma16x8x16's sums, transposed: lane 8 m + i gives
 // the address of column i of matrix m, 16 bytes.
-__device__ __forceinline__ void StoreMatrix4Transposed(std::uint32_t column, std::uint32_t r0, std::uint32_t r1,
-                                                       std::uint32_t r2, std::uint32_t r3) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(column), "r"(r0), "r"(r1),
-               "r"(r2), "r"(r3)
+__device__ __forceinline__ void StoreMatrix4Transposed(std::uint32_t column, const std::uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(column), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
                : "memory");
 }
 

@@ -12,56 +12,38 @@
 
 namespace galley::backend::cuda {
 
-// What a tile multiplies. A warpgroup takes 64 rows of weights, whose codes are 4 KiB for every block of K
-// (kTileHeight); its two may lie in different matrices of equal width.
+// What a tile multiplies. A warpgroup takes a panel of weights (kPanelRows); its two may lie in different matrices of
+// equal width.
 struct BulkTile {
   const std::uint8_t* codes[2];   // of each warpgroup, first block of K
   const std::uint8_t* scales[2];  // of each warpgroup's first row, first block of K
   const BFloat16* x;              // packed, first block of K
   int groups;                     // of 8 rows of x
   int blocks;                     // of K
-  int scale_cols;                 // scales in a row of the matrix
-};
-
-// Scale bytes of a lane's two rows of weights, straight from global memory, where a sector holds those of many blocks.
-template <WeightFormat F>
-struct ScaleReader {
-  static constexpr int kStep = kBlockK<F> / 32;
-  static constexpr std::uint32_t kShift = F == WeightFormat::kMxfp4 ? kFp4Shift : kFp8Shift;
-
-  const std::uint8_t* from[2];
-
-  // `row`: the warp's first, from that of `scales` on.
-  __device__ __forceinline__ ScaleReader(const std::uint8_t* scales, int row, int scale_cols) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      from[half] = F == WeightFormat::kMxfp4
-                       ? scales + static_cast<std::int64_t>(row + half * 8 + lane / 4) * scale_cols + lane % 4
-                       : scales + static_cast<std::int64_t>(row / 32) * scale_cols + lane % 4 / 2;
-    }
-  }
-  __device__ __forceinline__ std::uint32_t Load(int half, int block) const { return __ldg(from[half] + block * kStep); }
-  // Larger ones would not fit a bf16's exponent.
-  __device__ __forceinline__ static std::uint32_t Pair(std::uint32_t byte) {
-    return (min(byte, 254 - kShift) + kShift) * 0x00800080u;
-  }
+  int scale_cols;                 // FP8: scales in a row of the matrix
 };
 
 // Rows of x up to which warps multiply by themselves.
 inline constexpr int kFewColumns = 32;
 
-// Shared memory: stages behind each other, then the tile that goes out, then two barriers a stage. In a stage lie the
-// codes of one MXFP4 or Fp8Blocks FP8 blocks of K, then x. The tile may lie on the stages where the block ends with it.
-template <int Stages, int StageBytes, int TileBytes, int Fp8Blocks>
+// Shared memory: stages behind each other, then the tile that goes out, then two barriers a stage. In a stage lie
+// Fp4Blocks or Fp8Blocks blocks of K: the codes of each warpgroup, their MXFP4 scales, then x. FP8 scales, a fiftieth of
+// those, come straight from global memory.
+template <int Stages, int StageBytes, int TileBytes, int Fp4Blocks, int Fp8Blocks>
 struct BulkRing {
   static constexpr int kStages = Stages, kStageBytes = StageBytes;
   static constexpr int kRowBytes = kTileRows * 2 + 16;  // of a row of x in a bf16 tile; the pad keeps the banks apart
   static constexpr int kTileAt = Stages * StageBytes, kBarriersAt = kTileAt + TileBytes;
   static constexpr int kBytes = kBarriersAt + 2 * Stages * 8;
-  static constexpr int kCodeBytes = kTileRows * 64;  // of a block of K
+  // Of a panel's block of K.
+  static constexpr int kCodeBytes = kPanelRows * 64, kScaleBytes = kCodeBytes / kTileBytesPerScale;
   template <WeightFormat F>
-  static constexpr int kBlocks = F == WeightFormat::kMxfp4 ? 1 : Fp8Blocks;
+  static constexpr int kBlocks = F == WeightFormat::kMxfp4 ? Fp4Blocks : Fp8Blocks;
+  // Where scales and x begin in a stage.
+  template <WeightFormat F>
+  static constexpr int kScalesAt = 2 * kBlocks<F> * kCodeBytes;
+  template <WeightFormat F>
+  static constexpr int kXAt = kScalesAt<F> + (F == WeightFormat::kMxfp4 ? 2 * kBlocks<F> * kScaleBytes : 0);
 
   std::uint8_t* data;
   int stage = 0;             // where this thread is in the ring
@@ -111,23 +93,23 @@ struct BulkRing {
   template <WeightFormat F>
   __device__ __forceinline__ void CopyCodes(const BulkTile& t, int first, int to_stage) const {
     const int count = min(kBlocks<F>, t.blocks - first);
-    const std::uint32_t to = ptx::SharedAddress(data) + static_cast<std::uint32_t>(to_stage * StageBytes);
-    ptx::ArriveAndExpect(full(to_stage), count * (kCodeBytes + XBytes<F>(t)));
-    if (t.codes[1] == t.codes[0] + kCodeBytes / 2) {
-      return ptx::CopyBulk(to, t.codes[0] + std::int64_t{first} * kCodeBytes, count * kCodeBytes, full(to_stage));
-    }
-    for (int i = 0; i < count; ++i) {
-      const std::int64_t at = std::int64_t{first + i} * kCodeBytes;
-      const std::uint32_t half = to + static_cast<std::uint32_t>(i * kCodeBytes);
-      ptx::CopyBulk(half, t.codes[0] + at, kCodeBytes / 2, full(to_stage));
-      ptx::CopyBulk(half + kCodeBytes / 2, t.codes[1] + at, kCodeBytes / 2, full(to_stage));
+    const std::uint32_t to = ptx::SharedAddress(data) + static_cast<std::uint32_t>(to_stage * StageBytes),
+                        barrier = full(to_stage);
+    ptx::ArriveAndExpect(barrier, count * (kXAt<F> / kBlocks<F> + XBytes<F>(t)));
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const std::uint32_t codes = to + static_cast<std::uint32_t>(half * kBlocks<F> * kCodeBytes);
+      ptx::CopyBulk(codes, t.codes[half] + std::int64_t{first} * kCodeBytes, count * kCodeBytes, barrier);
+      if constexpr (F == WeightFormat::kMxfp4) {
+        const std::uint32_t scales = to + static_cast<std::uint32_t>(kScalesAt<F> + half * kBlocks<F> * kScaleBytes);
+        ptx::CopyBulk(scales, t.scales[half] + std::int64_t{first} * kScaleBytes, count * kScaleBytes, barrier);
+      }
     }
   }
   template <WeightFormat F>
   __device__ __forceinline__ void CopyX(const BulkTile& t, int first) {
     const int count = min(kBlocks<F>, t.blocks - first), bytes = XBytes<F>(t);
-    const std::uint32_t to =
-        ptx::SharedAddress(data) + static_cast<std::uint32_t>(stage * StageBytes + kBlocks<F> * kCodeBytes);
+    const std::uint32_t to = ptx::SharedAddress(data) + static_cast<std::uint32_t>(stage * StageBytes + kXAt<F>);
     ptx::CopyBulk(to, t.x + std::int64_t{first} * (bytes / 2), count * bytes, full(stage));
     Advance();
   }
@@ -141,24 +123,63 @@ struct BulkRing {
   // A thread's way through a tile.
   template <WeightFormat F>
   struct Cursor {
-    ScaleReader<F> scales;
-    std::uint32_t next[2];  // scale bytes of the coming block
-    int block = 0, last = -1;  // coming block; stage that products may still read
+    const BulkTile& tile;
+    const std::uint8_t* scales;  // FP8: of this lane
+    std::uint32_t next = 0;      // FP8: scale of the coming block
+    int block = 0, last = -1;    // coming block; stage that products may still read
+
+    __device__ __forceinline__ explicit Cursor(const BulkTile& t) : tile(t) {
+      if constexpr (F == WeightFormat::kMxfp4) return;
+      const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+      scales = (warp < 4 ? t.scales[0] : t.scales[1]) + warp % 4 / 2 * t.scale_cols + lane % 4 / 2;
+      next = __ldg(scales);
+    }
   };
+  // What a lane multiplies in a block of K.
+  template <WeightFormat F>
+  struct Block {
+    uint4 codes[2];          // of its two rows of weights
+    std::uint32_t scale[2];  // as pairs
+    const std::uint8_t* x;
+  };
+  template <WeightFormat F>
+  __device__ __forceinline__ Block<F> Load(Cursor<F>& at) const {
+    const int sub = kBlocks<F> == 1 ? 0 : at.block % kBlocks<F>;
+    if (sub == 0) ptx::WaitPhase(full(stage), parity);
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const int panel = warp / 4 * kBlocks<F> + sub;  // the warpgroup's, of those in the stage
+    const std::uint8_t* from = data + stage * StageBytes;
+    const auto* w = reinterpret_cast<const uint4*>(from + panel * kCodeBytes + warp % 4 * 1024) + lane;
+    Block<F> block{.codes = {w[0], w[32]}, .scale = {}, .x = from + kXAt<F> + sub * XBytes<F>(at.tile)};
+    if constexpr (F == WeightFormat::kMxfp4) {
+      const auto bytes = *reinterpret_cast<const std::uint16_t*>(from + kScalesAt<F> + panel * kScaleBytes +
+                                                                 warp % 4 * 64 + lane * 2);
+      block.scale[0] = ((bytes & 255u) + kFp4Shift) * 0x00800080u;
+      block.scale[1] = ((static_cast<std::uint32_t>(bytes) >> 8) + kFp4Shift) * 0x00800080u;
+    } else {
+      // Larger ones would not fit a bf16's exponent.
+      block.scale[0] = block.scale[1] = (min(at.next, 254u - kFp8Shift) + kFp8Shift) * 0x00800080u;
+      if (at.block + 1 < at.tile.blocks) at.next = __ldg(at.scales + (at.block + 1) * 2);
+    }
+    return block;
+  }
+  // Whether the block was the last of its stage.
+  template <WeightFormat F>
+  __device__ __forceinline__ static bool EndsStage(const Cursor<F>& at) {
+    return (at.block + 1) % kBlocks<F> == 0 || at.block + 1 == at.tile.blocks;
+  }
 
   // sum = weights times x; columns beyond the tile's rows of x hold anything. `Parts`: K in `parts` parts.
   template <WeightFormat F, int N, bool Parts>
   __device__ __forceinline__ void Multiply(const BulkTile& t, int parts, float (&sum)[N / 2]) {
-    const int warp = static_cast<int>(threadIdx.x) / 32;
-    Cursor<F> at{.scales = {warp < 4 ? t.scales[0] : t.scales[1], warp % 4 * 16, t.scale_cols}, .next = {}};
-    at.next[0] = at.scales.Load(0, 0), at.next[1] = at.scales.Load(1, 0);
+    Cursor<F> at(t);
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) sum[i] = 0;
     const auto multiply = [&](int end, float (&to)[N / 2]) {
       if constexpr (N <= kFewColumns) {
-        MultiplyFew<F, N>(t, at, end, to);
+        MultiplyFew<F, N>(at, end, to);
       } else {
-        MultiplyMany<F, N>(t, at, end, to);
+        MultiplyMany<F, N>(at, end, to);
       }
     };
     if constexpr (!Parts) {
@@ -176,28 +197,19 @@ struct BulkRing {
     if (at.last >= 0) Release(at.last);
   }
   // acc += the product over blocks up to `end`, warp by warp: a warpgroup product of few columns takes as long as one
-  // of 32 and more, and its warps wait for each other.
+  // of 32, and its warps wait for each other.
   template <WeightFormat F, int N>
-  __device__ __forceinline__ void MultiplyFew(const BulkTile& t, Cursor<F>& at, int end, float (&acc)[N / 2]) {
-    constexpr int kGroups = kLaneValues<F> / 8, kPer = kBlocks<F>;
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  __device__ __forceinline__ void MultiplyFew(Cursor<F>& at, int end, float (&acc)[N / 2]) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
     StreamDot<F, 1, 1, 2, kWideThreads> narrow;  // for its decoder
     for (; at.block < end; ++at.block) {
-      const int sub = kPer == 1 ? 0 : at.block % kPer;
-      if (sub == 0) ptx::WaitPhase(full(stage), parity);
-      const std::uint8_t* from = data + stage * StageBytes;
-      const auto* w = reinterpret_cast<const uint4*>(from + sub * kCodeBytes + warp * 1024) + lane;
-      const uint4 codes[2] = {w[0], w[32]};
-      const std::uint32_t scale[2] = {at.scales.Pair(at.next[0]), at.scales.Pair(at.next[1])};
-      if (at.block + 1 < t.blocks) {
-        at.next[0] = at.scales.Load(0, at.block + 1), at.next[1] = at.scales.Load(1, at.block + 1);
-      }
-      const std::uint8_t* x = from + kPer * kCodeBytes + sub * XBytes<F>(t) + lane * 16;  // cores of 8 rows, 16 bytes each
+      const Block<F> block = Load(at);
+      const std::uint8_t* x = block.x + lane * 16;  // four cores of 8 rows at once
 #pragma unroll
-      for (int g = 0; g < kGroups; ++g) {
+      for (int g = 0; g < kLaneValues<F> / 8; ++g) {
         std::uint32_t top[4], bottom[4];
-        narrow.Decode(codes[0], g, scale[0], top);
-        narrow.Decode(codes[1], g, scale[1], bottom);
+        narrow.Decode(block.codes[0], g, block.scale[0], top);
+        narrow.Decode(block.codes[1], g, block.scale[1], bottom);
 #pragma unroll
         for (int n = 0; n < N / 8; ++n) {
           std::uint32_t cores[4];
@@ -210,33 +222,22 @@ struct BulkRing {
           }
         }
       }
-      if (sub == kPer - 1 || at.block + 1 == t.blocks) Release(stage), Advance();
+      if (EndsStage(at)) Release(stage), Advance();
     }
   }
   // The same by warpgroup products.
   template <WeightFormat F, int N>
-  __device__ __forceinline__ void MultiplyMany(const BulkTile& t, Cursor<F>& at, int end, float (&acc)[N / 2]) {
-    constexpr int kGroups = kLaneValues<F> / 8, kPer = kBlocks<F>;
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  __device__ __forceinline__ void MultiplyMany(Cursor<F>& at, int end, float (&acc)[N / 2]) {
     StreamDot<F, 1, 1, 2, kWideThreads> narrow;  // for its decoder
     std::uint32_t a[2][2][4];
     for (; at.block < end; ++at.block) {
-      const int sub = kPer == 1 ? 0 : at.block % kPer;
-      if (sub == 0) ptx::WaitPhase(full(stage), parity);
-      const std::uint8_t* from = data + stage * StageBytes;
-      const auto* w = reinterpret_cast<const uint4*>(from + sub * kCodeBytes + warp * 1024) + lane;
-      const uint4 codes[2] = {w[0], w[32]};
-      const std::uint32_t scale[2] = {at.scales.Pair(at.next[0]), at.scales.Pair(at.next[1])};
-      if (at.block + 1 < t.blocks) {
-        at.next[0] = at.scales.Load(0, at.block + 1), at.next[1] = at.scales.Load(1, at.block + 1);
-      }
-      const std::uint32_t x =
-          ptx::SharedAddress(from) + static_cast<std::uint32_t>(kPer * kCodeBytes + sub * XBytes<F>(t));
+      const Block<F> block = Load(at);
+      const std::uint32_t x = ptx::SharedAddress(block.x);
 #pragma unroll
-      for (int g = 0; g < kGroups; ++g) {
+      for (int g = 0; g < kLaneValues<F> / 8; ++g) {
         std::uint32_t top[4], bottom[4];
-        narrow.Decode(codes[0], g, scale[0], top);
-        narrow.Decode(codes[1], g, scale[1], bottom);
+        narrow.Decode(block.codes[0], g, block.scale[0], top);
+        narrow.Decode(block.codes[1], g, block.scale[1], bottom);
 #pragma unroll
         for (int step = 0; step < 2; ++step) {
           a[g % 2][step][0] = top[2 * step], a[g % 2][step][1] = bottom[2 * step];
@@ -253,7 +254,7 @@ struct BulkRing {
         ptx::WarpgroupWait<1>();
         if (g == 0 && at.last >= 0) Release(at.last), at.last = -1;
       }
-      if (sub == kPer - 1 || at.block + 1 == t.blocks) at.last = stage, Advance();
+      if (EndsStage(at)) at.last = stage, Advance();
     }
     ptx::WarpgroupWait<0>();
   }

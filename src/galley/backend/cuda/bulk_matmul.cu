@@ -12,12 +12,12 @@ namespace galley::backend::cuda {
 namespace {
 
 constexpr auto kFp8 = WeightFormat::kFp8Block32;
-using WholeRing = BulkRing<4, 48 << 10, kTileRows*(kTileRows * 2 + 16), 2>;
+using WholeRing = BulkRing<4, 48 << 10, kTileRows*(kTileRows * 2 + 16), 1, 2>;
 // Blocks of threads of the split form on a multiprocessor; more rows of x take too many registers for two.
 template <int N>
 constexpr int kSplitBlocks = N <= 64 ? 2 : 1;
 template <int N>
-using SplitRing = BulkRing<(192 << 10) / kSplitBlocks<N> / ((8 << 10) + N * 128), (8 << 10) + N * 128, 0, 1>;
+using SplitRing = BulkRing<(192 << 10) / kSplitBlocks<N> / ((8 << 10) + N * 128), (8 << 10) + N * 128, 0, 1, 1>;
 
 // 128 rows of weights from `row0` on by up to N rows of x from `x0` on, over blocks [begin, end) of K.
 template <int N>
@@ -25,12 +25,13 @@ __device__ __forceinline__ BulkTile TileOf(const ProductArgs& args, int row0, in
   const int cols = static_cast<int>(args.weight.cols), groups = PackedGroups(min(N, args.rows - x0));
   const int x_begin =
       args.group_rows == 0 ? 0 : static_cast<int>(row0 / args.group_rows * args.group_stride) / kBlockK<kFp8>;
-  const auto* codes = static_cast<const std::uint8_t*>(args.weight.data) +
-                      TileOffset(row0, kTileHeight / 16, cols / kBlockK<kFp8>) +
-                      static_cast<std::int64_t>(begin) * (kTileRows * 64);
+  const auto codes = [&](int row) {
+    return static_cast<const std::uint8_t*>(args.weight.data) + TileOffset(row, kPanelRows, cols / kBlockK<kFp8>) +
+           static_cast<std::int64_t>(begin) * TileStep(kPanelRows);
+  };
   const std::uint8_t* scales = args.weight.scales + static_cast<std::int64_t>(row0 / 32) * (cols / 32) + begin * 2;
-  return {.codes = {codes, codes + kTileRows / 2 * 64},
-          .scales = {scales, scales + kTileRows / 2 / 32 * (cols / 32)},
+  return {.codes = {codes(row0), codes(row0 + kPanelRows)},
+          .scales = {scales, scales + kPanelRows / 32 * (cols / 32)},
           .x = args.x + x0 * args.x_stride + PackedPlace(kBlockK<kFp8>, groups, x_begin + begin, 0, 0),
           .groups = groups,
           .blocks = end - begin,

@@ -72,6 +72,18 @@ class CudaBackend final : public Backend {
     return static_cast<const void*>(to);
   }
 
+  [[nodiscard]] Result<const void*> UploadScales(const TensorView& scales, const TensorView& matrix) override {
+    const int rows = static_cast<int>(matrix.dim(0)), cols = static_cast<int>(matrix.dim(1)) * 2;
+    if (matrix.dtype != DType::kI8 || !cuda::ArrangesScales(rows, cols)) return Upload(scales);
+    ASSIGN_OR_RETURN(std::byte * to, weights_.Take(scales.bytes(), stream_));
+    ASSIGN_OR_RETURN(std::byte * natural, scratch_.Get(ScratchUse::kUpload, scales.bytes(), stream_));
+    RETURN_IF_ERROR(CopyToDevice(natural, scales.data, scales.bytes()));
+    cuda::ArrangeScales(natural, rows, cols, to, stream_);
+    Note(cudaGetLastError(), "arranging scales");
+    uploaded_ = true;
+    return static_cast<const void*>(to);
+  }
+
   [[nodiscard]] Status CopyToDevice(void* device, const void* host, std::size_t bytes) override {
     if (bytes == 0) return {};
     return Checked(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_), "a copy to the device");

@@ -73,6 +73,9 @@ void Reorder(const ReorderArgs& args, cudaStream_t stream);
 // Copies a matrix of MXFP4 or FP8 codes from the checkpoint's order, cols a multiple of 32, into the order in which
 // products read it (stream_dot.cuh, numbers.cuh). The size stays.
 void ArrangeWeights(WeightFormat format, const void* natural, int rows, int cols, void* out, cudaStream_t stream);
+// The same for the scales of MXFP4 codes; those of matrices that ArrangesScales refuses stay as they are.
+void ArrangeScales(const void* natural, int rows, int cols, void* out, cudaStream_t stream);
+[[nodiscard]] bool ArrangesScales(int rows, int cols);
 void Embed(const EmbedArgs& args, cudaStream_t stream);
 void MeanCopies(const MeanCopiesArgs& args, cudaStream_t stream);
 void WindowWrite(const WindowWriteArgs& args, cudaStream_t stream);

@@ -9,19 +9,18 @@
 namespace galley::backend::cuda {
 
 inline constexpr int kMoeSplits = 4;  // parts of K, whose sums are added in order
-inline constexpr int kGateRows = kTileRows / 2;
+inline constexpr int kGateRows = kPanelRows;
 
 template <bool First, WeightFormat F>
 __device__ __forceinline__ BulkTile TileOf(const MoeProblem& p, const Tile& t, int column) {
   const ExpertPointers& e = p.experts[t.expert];
   const int cols = First ? p.dim : p.inter, blocks = cols / kBlockK<F>, scale_cols = cols / 32;
-  const auto codes = [&](const std::uint8_t* matrix, int row) {
-    return matrix + TileOffset(row, kTileHeight / 16, blocks);
-  };
+  const auto codes = [&](const std::uint8_t* matrix, int row) { return matrix + TileOffset(row, kPanelRows, blocks); };
   const auto scales = [&](const std::uint8_t* matrix, int row) {
-    return matrix + static_cast<std::int64_t>(F == WeightFormat::kMxfp4 ? row : row / 32) * scale_cols;
+    return matrix + (F == WeightFormat::kMxfp4 ? TileOffset(row, kPanelRows, blocks) / kTileBytesPerScale
+                                               : static_cast<std::int64_t>(row / 32) * scale_cols);
   };
-  const int row = column * (First ? kGateRows : kTileRows), other = First ? row : row + kTileRows / 2;
+  const int row = column * (First ? kGateRows : kTileRows), other = First ? row : row + kPanelRows;
   return {.codes = {codes(First ? e.w1 : e.w2, row), codes(First ? e.w3 : e.w2, other)},
           .scales = {scales(First ? e.s1 : e.s2, row), scales(First ? e.s3 : e.s2, other)},
           .x = (First ? p.work.y : p.work.activated) + static_cast<std::int64_t>(t.begin) * cols,

@@ -7,8 +7,8 @@ namespace galley::backend::cuda {
 namespace {
 
 constexpr auto kFp4 = WeightFormat::kMxfp4, kFp8 = WeightFormat::kFp8Block32;
-// A stage takes 160 rows of x beside MXFP4 codes, or 128 beside two blocks of FP8 codes.
-using Ring = BulkRing<3, 48 << 10, kWideTile*(kTileRows * 2 + 16), 2>;
+// A stage takes 160 rows of x beside MXFP4 codes and scales, or 128 beside two blocks of FP8 codes.
+using Ring = BulkRing<3, (48 << 10) + 512, kWideTile*(kTileRows * 2 + 16), 1, 2>;
 
 template <bool First>
 __global__ void __launch_bounds__(kDividedThreads, 1) WideExpertKernel(MoeProblem p, int columns) {

@@ -3,6 +3,8 @@
 // for many tiles and go through all of K. Split: each part of K is a block of threads of its own, the parts of a tile
 // are one cluster, and its blocks add the parts in ascending order from each other's shared memory, so that matrices
 // with few rows fill the device too.
+#include <utility>
+
 #include "galley/backend/cuda/bulk_dot.cuh"
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/cuda/launch.h"
@@ -13,11 +15,11 @@ namespace {
 
 constexpr auto kFp8 = WeightFormat::kFp8Block32;
 using WholeRing = BulkRing<4, 48 << 10, kTileRows*(kTileRows * 2 + 16), 1, 2>;
-// Blocks of threads of the split form on a multiprocessor; more rows of x take too many registers for two.
+// Blocks of threads of the split form on a multiprocessor, as registers allow. All that hold weights ahead of x help.
 template <int N>
-constexpr int kSplitBlocks = N <= 64 ? 2 : 1;
+constexpr int kSplitBlocks = N <= 16 ? 4 : N <= 32 ? 3 : N <= 64 ? 2 : 1;
 template <int N>
-using SplitRing = BulkRing<(192 << 10) / kSplitBlocks<N> / ((8 << 10) + N * 128), (8 << 10) + N * 128, 0, 1, 1>;
+using SplitRing = BulkRing<(190 << 10) / kSplitBlocks<N> / ((8 << 10) + N * 128), (8 << 10) + N * 128, 0, 1, 1>;
 
 // 128 rows of weights from `row0` on by up to N rows of x from `x0` on, over blocks [begin, end) of K.
 template <int N>
@@ -63,9 +65,10 @@ __device__ __forceinline__ void StoreFloats(const ProductArgs& args, int row0, i
 template <int N>
 __global__ void __launch_bounds__(kDividedThreads, 1) WholeProductKernel(ProductArgs args, int splits) {
   extern __shared__ __align__(128) std::uint8_t bytes[];
-  ptx::BeginKernel();
+  ptx::LetNextKernelStart();
   WholeRing ring{.data = bytes};
   ring.Init();
+  bool begun = false;
   const int row_tiles = static_cast<int>(args.weight.rows) / kTileRows, x_tiles = (args.rows + N - 1) / N,
             blocks = static_cast<int>(args.weight.cols) / kBlockK<kFp8>;
   const auto for_tiles = [&](auto&& run) {
@@ -74,7 +77,10 @@ __global__ void __launch_bounds__(kDividedThreads, 1) WholeProductKernel(Product
       run(place.row_tile * kTileRows, place.x_tile * N);
     }
   };
-  const auto copy = [&](int row0, int x0) { ring.Copy<kFp8, false>(TileOf<N>(args, row0, x0, 0, blocks)); };
+  const auto copy = [&](int row0, int x0) {
+    const BulkTile t = TileOf<N>(args, row0, x0, 0, blocks);
+    std::exchange(begun, true) ? ring.Copy<kFp8, false>(t) : ring.Copy<kFp8, true>(t);
+  };
   const auto multiply = [&](int row0, int x0) {
     float sum[N / 2];
     ring.Multiply<kFp8, N, true>(TileOf<N>(args, row0, x0, 0, blocks), splits, sum);

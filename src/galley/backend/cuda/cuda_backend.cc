@@ -233,11 +233,11 @@ CudaBackend::Input CudaBackend::Prepared(const Weight& weight, const BFloat16* x
                                          std::int64_t group_rows, bool quantize) {
   const bool codes = weight.format == WeightFormat::kFp8Block32 || weight.format == WeightFormat::kMxfp4;
   const bool split = Splits(weight, rows, group_rows);
-  const bool wide = split || (wide_allowed_ && options_.linears != ProductForm::kStream &&
-                              cuda::UsesWideProduct(weight, rows, group_rows));
+  const bool products = wide_allowed_ && options_.linears != ProductForm::kStream;
+  const bool packed = products && cuda::TakesBulkProduct(weight, group_rows);
+  const bool wide = packed || split || (products && cuda::UsesWideProduct(weight, rows, group_rows));
   quantize = quantize && codes;
   if (!wide && !quantize) return {x, cuda::RowOrder::kNatural};
-  const bool packed = wide && cuda::TakesBulkProduct(weight, group_rows);
   const cuda::RowOrder order = packed ? cuda::RowOrder::kPacked : wide ? cuda::RowOrder::kSlots : cuda::RowOrder::kPaired;
   const int places = packed ? cuda::PackedGroups(rows) * cuda::kPackedRows : rows;
   auto* out = Take<BFloat16>(ScratchUse::kQuantized, places * cols);

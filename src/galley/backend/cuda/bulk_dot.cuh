@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products by bulk copies: one thread copies codes and x into a ring of stages by few large copies, two warpgroups of 64
-// rows of weights each decode the codes into registers and multiply. A block of threads may work off many tiles, each
-// 128 rows of weights by up to N rows of x; copies are at the next tile while the sums of the last go out. x comes
+// rows of weights each decode the codes into registers and multiply, others may send the sums out. A block of threads
+// may work off many tiles, each 128 rows of weights by up to N rows of x; copies and products are at the next tile
+// while the sums of the last go out. x comes
 // packed (packed_rows.h), in slot order (SlotPlace), so that a warpgroup product meets the values of K that the narrow
 // product (stream_dot.cuh) meets, in the same order and cut at the same places: the same bits.
 #pragma once
@@ -268,7 +269,6 @@ struct BulkRing {
     const std::uint32_t to = ptx::SharedAddress(data) +
                              static_cast<std::uint32_t>(kTileAt + (lane / 16 * 8 + lane % 8) * kRowBytes +
                                                         (warp * 16 + lane / 8 % 2 * 8) * 2);
-    ptx::SyncThreads(1, kWideThreads);  // the last tile has been read
 #pragma unroll
     for (int j = 0; j < (N + 15) / 16; ++j) {
       std::uint32_t pairs[4] = {};
@@ -276,7 +276,6 @@ struct BulkRing {
       for (int i = 0; i < 4 && 8 * j + 2 * i < N / 2; ++i) pairs[i] = Pack(sum[8 * j + 2 * i], sum[8 * j + 2 * i + 1]);
       ptx::StoreMatrix4Transposed(to + static_cast<std::uint32_t>(j * 16 * kRowBytes), pairs);
     }
-    ptx::SyncThreads(1, kWideThreads);
   }
   // Eight neighbouring rows of weights of a row of x in the tile.
   __device__ __forceinline__ uint4 Piece(int x_row, int row) const {
@@ -284,18 +283,59 @@ struct BulkRing {
   }
 };
 
-// A block's threads by what they do: `copy` by one of those behind the two warpgroups, which `multiply`. With a whole
-// warpgroup behind (kDividedThreads), that gives them its registers.
+// Threads of a block: the two warpgroups, then either one warp of which one thread copies, or a warpgroup, which also
+// sends out the sums with its other warps and gives registers to the two.
 inline constexpr int kBulkThreads = kWideThreads + 32, kDividedThreads = kWideThreads + 128;
-template <int Threads, typename CopyTiles, typename MultiplyTiles>
-__device__ __forceinline__ void Divide(CopyTiles&& copy, MultiplyTiles&& multiply) {
-  constexpr bool kMoves = Threads == kDividedThreads;
-  if (threadIdx.x >= kWideThreads) {
-    if constexpr (kMoves) ptx::ReduceRegisters<24>();
-    if (threadIdx.x == kWideThreads) copy();
+
+// The threads that send out a tile's sums: this one's number and how many there are.
+struct Finishers {
+  int thread, threads;
+};
+
+// One block's way through its tiles. `for_tiles(run)` calls run(tile) for each; `copy(tile)` brings its operands into
+// the ring, `multiply(tile)` leaves its sums in the ring's tile through the function that it is given, which must be
+// called once, and `finish(tile, finishers)` sends them out.
+template <int Threads, typename ForTiles, typename Copy, typename Multiply, typename Finish>
+__device__ __forceinline__ void WorkOff(ForTiles&& for_tiles, Copy&& copy, Multiply&& multiply, Finish&& finish) {
+  constexpr int kOwn = 1, kReady = 2, kFree = 3;  // barriers: of the multiplying threads, tile is filled, tile is read
+  const int thread = static_cast<int>(threadIdx.x);
+  if constexpr (Threads == kBulkThreads) {
+    if (thread >= kWideThreads) {
+      if (thread == kWideThreads) for_tiles(copy);
+      return;
+    }
+    for_tiles([&](auto&&... tile) {
+      multiply([&](auto&& store) {
+        ptx::SyncThreads(kOwn, kWideThreads);
+        store();
+        ptx::SyncThreads(kOwn, kWideThreads);
+      }, tile...);
+      finish(Finishers{thread, kWideThreads}, tile...);
+    });
   } else {
-    if constexpr (kMoves) ptx::RaiseRegisters<240>();
-    multiply();
+    constexpr int kFinishers = Threads - kBulkThreads, kBoth = kWideThreads + kFinishers;
+    bool first = true;
+    if (thread >= kWideThreads) {
+      ptx::ReduceRegisters<40>();
+      if (thread == kWideThreads) for_tiles(copy);
+      if (thread < kBulkThreads) return;
+      for_tiles([&](auto&&... tile) {
+        if (!first) ptx::ArriveThreads(kFree, kBoth);
+        first = false;
+        ptx::SyncThreads(kReady, kBoth);
+        finish(Finishers{thread - kBulkThreads, kFinishers}, tile...);
+      });
+    } else {
+      ptx::RaiseRegisters<232>();
+      for_tiles([&](auto&&... tile) {
+        multiply([&](auto&& store) {
+          if (!first) ptx::SyncThreads(kFree, kBoth);
+          first = false;
+          store();
+          ptx::ArriveThreads(kReady, kBoth);
+        }, tile...);
+      });
+    }
   }
 }
 

@@ -81,19 +81,20 @@ __global__ void __launch_bounds__(kDividedThreads, 1) WholeProductKernel(Product
     const BulkTile t = TileOf<N>(args, row0, x0, 0, blocks);
     std::exchange(begun, true) ? ring.Copy<kFp8, false>(t) : ring.Copy<kFp8, true>(t);
   };
-  const auto multiply = [&](int row0, int x0) {
+  const auto multiply = [&](auto&& store, int row0, int x0) {
     float sum[N / 2];
     ring.Multiply<kFp8, N, true>(TileOf<N>(args, row0, x0, 0, blocks), splits, sum);
-    if (args.float_out) return StoreFloats<N>(args, row0, x0, sum);
-    ring.StoreTile<N>(sum);
-    const int count = min(N, args.rows - x0);
-    for (int i = static_cast<int>(threadIdx.x); i < count * (kTileRows / 8); i += kWideThreads) {
+    store([&] { args.float_out ? StoreFloats<N>(args, row0, x0, sum) : ring.StoreTile<N>(sum); });
+  };
+  const auto finish = [&](const Finishers& f, int row0, int x0) {
+    const int count = args.float_out ? 0 : min(N, args.rows - x0);
+    for (int i = f.thread; i < count * (kTileRows / 8); i += f.threads) {
       const int x_row = i / (kTileRows / 8), row = i % (kTileRows / 8) * 8;
       *reinterpret_cast<uint4*>(static_cast<BFloat16*>(args.out) + (x0 + x_row) * args.out_stride + row0 + row) =
           ring.Piece(x_row, row);
     }
   };
-  Divide<kDividedThreads>([&] { for_tiles(copy); }, [&] { for_tiles(multiply); });
+  WorkOff<kDividedThreads>(for_tiles, copy, multiply, finish);
 }
 
 template <int N>
@@ -107,13 +108,13 @@ __global__ void __launch_bounds__(kBulkThreads, kSplitBlocks<N>) SplitProductKer
   const int blocks = static_cast<int>(args.weight.cols) / kBlockK<kFp8>;
   const BulkTile t = TileOf<N>(args, row0, x0, SplitBegin(blocks, splits, split), SplitBegin(blocks, splits, split + 1));
   auto* sums = reinterpret_cast<float*>(bytes);  // [rows of x][kTileStride], where the stages were
-  Divide<kBulkThreads>([&] { ring.template Copy<kFp8, true>(t); },
-                       [&] {
-                         float sum[N / 2];
-                         ring.template Multiply<kFp8, N, false>(t, 1, sum);
-                         ptx::SyncThreads(1, kWideThreads);
-                         StoreSums<N>(sum, sums);
-                       });
+  if (threadIdx.x == kWideThreads) ring.template Copy<kFp8, true>(t);
+  if (threadIdx.x < kWideThreads) {
+    float sum[N / 2];
+    ring.template Multiply<kFp8, N, false>(t, 1, sum);
+    ptx::SyncThreads(1, kWideThreads);
+    StoreSums<N>(sum, sums);
+  }
   ptx::SyncCluster();
   constexpr int kFours = kTileRows / 4;
   for (int i = split * kBulkThreads + static_cast<int>(threadIdx.x); i < N * kFours; i += splits * kBulkThreads) {

@@ -32,12 +32,13 @@ __device__ __forceinline__ BulkTile TileOf(const MoeProblem& p, const Tile& t, i
 // From the tile of sums: SwiGLU, the routing weight and the quantiser of the second product, whose packed x this is.
 // Four lanes a group of 32 of a row of x.
 template <WeightFormat F, typename Ring>
-__device__ __forceinline__ void Activate(const MoeProblem& p, const Tile& t, int column, const Ring& ring) {
+__device__ __forceinline__ void Activate(const MoeProblem& p, const Tile& t, int column, const Ring& ring,
+                                         const Finishers& f) {
   constexpr int kV = kLaneValues<F>, kK = kBlockK<F>;
   const int pieces = t.count * (kGateRows / 8);
   // The same number of turns for a whole warp.
-  for (int base = static_cast<int>(threadIdx.x) & ~31; base < pieces; base += kWideThreads) {
-    const int i = min(base + static_cast<int>(threadIdx.x) % 32, pieces - 1);
+  for (int base = f.thread & ~31; base < pieces; base += f.threads) {
+    const int i = min(base + f.thread % 32, pieces - 1);
     const int x_row = i / (kGateRows / 8), inner = i % (kGateRows / 8) * 8, k = column * kGateRows + inner;
     const uint4 gates = ring.Piece(x_row, inner), ups = ring.Piece(x_row, kGateRows + inner);
     const std::uint32_t g[4] = {gates.x, gates.y, gates.z, gates.w}, u[4] = {ups.x, ups.y, ups.z, ups.w};
@@ -66,15 +67,22 @@ __device__ __forceinline__ void Activate(const MoeProblem& p, const Tile& t, int
   }
 }
 
-template <bool First, WeightFormat F, int N, typename Ring>
-__device__ __forceinline__ void RunTile(const MoeProblem& p, const Tile& t, int column, Ring& ring) {
+template <bool First, WeightFormat F, int N, typename Ring, typename Store>
+__device__ __forceinline__ void MultiplyTile(const MoeProblem& p, const Tile& t, int column, Ring& ring,
+                                             Store&& store) {
   float sum[N / 2];
   ring.template Multiply<F, N, true>(TileOf<First, F>(p, t, column), kMoeSplits, sum);
-  ring.template StoreTile<N>(sum);
+  store([&] { ring.template StoreTile<N>(sum); });
+}
+
+template <bool First, typename Ring>
+__device__ __forceinline__ void FinishTile(const MoeProblem& p, const Tile& t, int column, const Ring& ring,
+                                           const Finishers& f) {
   if constexpr (First) {
-    Activate<F>(p, t, column, ring);
+    t.expert == p.shared_expert ? Activate<WeightFormat::kFp8Block32>(p, t, column, ring, f)
+                                : Activate<WeightFormat::kMxfp4>(p, t, column, ring, f);
   } else {
-    for (int i = static_cast<int>(threadIdx.x); i < t.count * (kTileRows / 8); i += kWideThreads) {
+    for (int i = f.thread; i < t.count * (kTileRows / 8); i += f.threads) {
       const int x_row = i / (kTileRows / 8), row = i % (kTileRows / 8) * 8;
       *reinterpret_cast<uint4*>(p.work.y + static_cast<std::int64_t>(t.begin + x_row) * p.dim + column * kTileRows +
                                 row) = ring.Piece(x_row, row);

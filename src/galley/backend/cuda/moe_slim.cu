@@ -33,12 +33,13 @@ __global__ void __launch_bounds__(kBulkThreads, kBlocksOfThreads) SlimExpertKern
     t.expert == p.shared_expert ? ring.Copy<kFp8, false>(TileOf<First, kFp8>(p, t, column))
                                 : ring.Copy<kFp4, false>(TileOf<First, kFp4>(p, t, column));
   };
-  const auto multiply = [&](const Tile& t, int column) {
-    if (t.expert == p.shared_expert) return RunTile<First, kFp8, kSlimSharedTile>(p, t, column, ring);
-    if (t.count <= 8) return RunTile<First, kFp4, 8>(p, t, column, ring);
-    RunTile<First, kFp4, 16>(p, t, column, ring);
+  const auto multiply = [&](auto&& store, const Tile& t, int column) {
+    if (t.expert == p.shared_expert) return MultiplyTile<First, kFp8, kSlimSharedTile>(p, t, column, ring, store);
+    if (t.count <= 8) return MultiplyTile<First, kFp4, 8>(p, t, column, ring, store);
+    MultiplyTile<First, kFp4, 16>(p, t, column, ring, store);
   };
-  Divide<kBulkThreads>([&] { ForTiles(p, columns, copy); }, [&] { ForTiles(p, columns, multiply); });
+  const auto finish = [&](const Finishers& f, const Tile& t, int column) { FinishTile<First>(p, t, column, ring, f); };
+  WorkOff<kBulkThreads>([&](auto&& run) { ForTiles(p, columns, run); }, copy, multiply, finish);
 }
 
 template <bool First>

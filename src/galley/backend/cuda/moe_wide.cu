@@ -20,14 +20,15 @@ __global__ void __launch_bounds__(kDividedThreads, 1) WideExpertKernel(MoeProble
     t.expert == p.shared_expert ? ring.Copy<kFp8, false>(TileOf<First, kFp8>(p, t, column))
                                 : ring.Copy<kFp4, false>(TileOf<First, kFp4>(p, t, column));
   };
-  const auto multiply = [&](const Tile& t, int column) {
-    if (t.expert == p.shared_expert) return RunTile<First, kFp8, kWideSharedTile>(p, t, column, ring);
-    if (t.count <= 64) return RunTile<First, kFp4, 64>(p, t, column, ring);
-    if (t.count <= 128) return RunTile<First, kFp4, 128>(p, t, column, ring);
-    if (t.count <= 144) return RunTile<First, kFp4, 144>(p, t, column, ring);
-    RunTile<First, kFp4, kWideTile>(p, t, column, ring);
+  const auto multiply = [&](auto&& store, const Tile& t, int column) {
+    if (t.expert == p.shared_expert) return MultiplyTile<First, kFp8, kWideSharedTile>(p, t, column, ring, store);
+    if (t.count <= 64) return MultiplyTile<First, kFp4, 64>(p, t, column, ring, store);
+    if (t.count <= 128) return MultiplyTile<First, kFp4, 128>(p, t, column, ring, store);
+    if (t.count <= 144) return MultiplyTile<First, kFp4, 144>(p, t, column, ring, store);
+    MultiplyTile<First, kFp4, kWideTile>(p, t, column, ring, store);
   };
-  Divide<kDividedThreads>([&] { ForTiles(p, columns, copy); }, [&] { ForTiles(p, columns, multiply); });
+  const auto finish = [&](const Finishers& f, const Tile& t, int column) { FinishTile<First>(p, t, column, ring, f); };
+  WorkOff<kDividedThreads>([&](auto&& run) { ForTiles(p, columns, run); }, copy, multiply, finish);
 }
 
 template <bool First>

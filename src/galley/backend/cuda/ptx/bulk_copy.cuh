@@ -61,6 +61,11 @@ __device__ __forceinline__ void SyncThreads(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// This thread's part in such a barrier without waiting for it.
+__device__ __forceinline__ void ArriveThreads(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 // Stores four 8 × 8 matrices of 16-bit values, held as fragments of Mma16x8x16's sums, transposed: lane 8 m + i gives
 // the address of column i of matrix m, 16 bytes.
 __device__ __forceinline__ void StoreMatrix4Transposed(std::uint32_t column, const std::uint32_t (&r)[4]) {

@@ -184,6 +184,7 @@ class CudaBackend final : public Backend {
     if (options_.linears == ProductForm::kAuto && !cuda::SplitPays(weight, rows)) return false;
     return cuda::TakesSplitProduct(weight, group_rows);
   }
+  [[nodiscard]] bool TakesWarpgroups() const { return wide_allowed_ && options_.linears != ProductForm::kStream; }
   // By the model's shape alone: the two forms of attention differ in bits.
   [[nodiscard]] bool InParts(int places) const { return options_.part_attention && cuda::TakesPartAttention(places); }
   // After the quantiser, when the weight asks for it; `group_rows` as in ProductArgs.
@@ -233,7 +234,7 @@ CudaBackend::Input CudaBackend::Prepared(const Weight& weight, const BFloat16* x
                                          std::int64_t group_rows, bool quantize) {
   const bool codes = weight.format == WeightFormat::kFp8Block32 || weight.format == WeightFormat::kMxfp4;
   const bool split = Splits(weight, rows, group_rows);
-  const bool products = wide_allowed_ && options_.linears != ProductForm::kStream;
+  const bool products = TakesWarpgroups();
   const bool packed = products && cuda::TakesBulkProduct(weight, group_rows);
   const bool wide = packed || split || (products && cuda::UsesWideProduct(weight, rows, group_rows));
   quantize = quantize && codes;
@@ -405,7 +406,7 @@ void CudaBackend::Attention(const AttentionArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
   Run("Attention", [&] {
     if (InParts(args.window_size + args.topk)) return cuda::PartAttention(args, stream_);
-    cuda::Attention(args, options_.linears != ProductForm::kStream, stream_);
+    cuda::Attention(args, options_.linears != ProductForm::kStream, TakesWarpgroups(), stream_);
   });
 }
 
@@ -413,7 +414,7 @@ void CudaBackend::DraftAttention(const DraftAttentionArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
   Run("DraftAttention", [&] {
     InParts(args.window_size + cuda::kDraftRowsMax) ? cuda::PartDraftAttention(args, stream_)
-                                                    : cuda::DraftAttention(args, stream_);
+                                                    : cuda::DraftAttention(args, TakesWarpgroups(), stream_);
   });
 }
 

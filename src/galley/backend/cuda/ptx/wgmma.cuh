@@ -50,6 +50,7 @@ __device__ __forceinline__ void FenceForWarpgroup() {
 #define GALLEY_NAMES_4 "%0, %1, %2, %3"
 #define GALLEY_NAMES_8 GALLEY_NAMES_4 ", %4, %5, %6, %7"
 #define GALLEY_NAMES_16 GALLEY_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define GALLEY_NAMES_24 GALLEY_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define GALLEY_NAMES_32 \
   GALLEY_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define GALLEY_NAMES_64                                                                \
@@ -60,13 +61,18 @@ __device__ __forceinline__ void FenceForWarpgroup() {
 #define GALLEY_NAMES_80 \
   GALLEY_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 
+#define GALLEY_NAMES_128 GALLEY_NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+
 #define GALLEY_FLOATS_4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define GALLEY_FLOATS_8(d, i) GALLEY_FLOATS_4(d, i), GALLEY_FLOATS_4(d, i + 4)
 #define GALLEY_FLOATS_16(d, i) GALLEY_FLOATS_8(d, i), GALLEY_FLOATS_8(d, i + 8)
+#define GALLEY_FLOATS_24(d, i) GALLEY_FLOATS_16(d, i), GALLEY_FLOATS_8(d, i + 16)
 #define GALLEY_FLOATS_32(d, i) GALLEY_FLOATS_16(d, i), GALLEY_FLOATS_16(d, i + 16)
 #define GALLEY_FLOATS_64(d, i) GALLEY_FLOATS_32(d, i), GALLEY_FLOATS_32(d, i + 32)
 #define GALLEY_FLOATS_72(d, i) GALLEY_FLOATS_64(d, i), GALLEY_FLOATS_8(d, i + 64)
 #define GALLEY_FLOATS_80(d, i) GALLEY_FLOATS_64(d, i), GALLEY_FLOATS_16(d, i + 64)
+
+#define GALLEY_FLOATS_128(d, i) GALLEY_FLOATS_64(d, i), GALLEY_FLOATS_64(d, i + 64)
 
 // `columns` of b, so `count` = columns / 2 registers of d; a0 to a3 and b_at are the operands behind them.
 #define GALLEY_WGMMA(columns, count, a0, a1, a2, a3, b_at)                                             \
@@ -102,6 +108,29 @@ struct Wgmma {
   }
 };
 
+// d += a b with a[64][16] in shared memory too; with `transposed` columns of b are neighbours in a core, instead of
+// values of K.
+#define GALLEY_WGMMA_SHARED(columns, count, a_at, b_at, transposed)                                    \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" GALLEY_NAMES_##count \
+               "}, %" #a_at ", %" #b_at ", 1, 1, 1, 0, " #transposed ";"                               \
+               : GALLEY_FLOATS_##count(d, 0)                                                           \
+               : "l"(a), "l"(b))
+__device__ __forceinline__ void AddKeys48(float (&d)[24], std::uint64_t a, std::uint64_t b) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  GALLEY_WGMMA_SHARED(48, 24, 24, 25, 0);
+#else
+  __trap();
+#endif
+}
+__device__ __forceinline__ void AddTransposed256(float (&d)[128], std::uint64_t a, std::uint64_t b) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  GALLEY_WGMMA_SHARED(256, 128, 128, 129, 1);
+#else
+  __trap();
+#endif
+}
+
+#undef GALLEY_WGMMA_SHARED
 #undef GALLEY_WGMMA
 #undef GALLEY_NAMES_4
 #undef GALLEY_FLOATS_4
@@ -109,13 +138,17 @@ struct Wgmma {
 #undef GALLEY_FLOATS_8
 #undef GALLEY_NAMES_16
 #undef GALLEY_FLOATS_16
+#undef GALLEY_NAMES_24
 #undef GALLEY_NAMES_32
+#undef GALLEY_FLOATS_24
 #undef GALLEY_FLOATS_32
 #undef GALLEY_NAMES_64
 #undef GALLEY_FLOATS_64
 #undef GALLEY_NAMES_72
 #undef GALLEY_NAMES_80
+#undef GALLEY_NAMES_128
 #undef GALLEY_FLOATS_72
 #undef GALLEY_FLOATS_80
+#undef GALLEY_FLOATS_128
 
 }  // namespace galley::backend::cuda::ptx

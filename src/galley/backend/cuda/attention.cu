@@ -230,11 +230,10 @@ void LaunchThreads(const AttentionTask& task, cudaStream_t stream) {
                kThreads, shared, stream, task, scale);
 }
 
-// Fewer heads leave most of a warpgroup product unused.
-constexpr int kWarpgroupHeadsMin = 32;
+// Fewer heads leave most of a warpgroup product unused; up to so many rows, more blocks of threads a row are faster.
+constexpr int kWarpgroupHeadsMin = 32, kWarpgroupRowsMin = 65;
 
-void Launch(const AttentionTask& task, bool few_rows, bool warpgroups, cudaStream_t stream) {
-  if (warpgroups && task.heads >= kWarpgroupHeadsMin) return HeadsAttention(task, stream);
+void Launch(const AttentionTask& task, bool few_rows, cudaStream_t stream) {
   few_rows&& task.step.rows <= kFewRowsMax ? LaunchThreads<kFewRows>(task, stream)
                                            : LaunchThreads<kManyRows>(task, stream);
 }
@@ -242,11 +241,14 @@ void Launch(const AttentionTask& task, bool few_rows, bool warpgroups, cudaStrea
 }  // namespace
 
 void Attention(const AttentionArgs& args, bool few_rows, bool warpgroups, cudaStream_t stream) {
-  Launch(TaskOf(args), few_rows, warpgroups, stream);
+  if (warpgroups && args.heads >= kWarpgroupHeadsMin && args.step.rows >= kWarpgroupRowsMin) {
+    return HeadsAttention(TaskOf(args), stream);
+  }
+  Launch(TaskOf(args), few_rows, stream);
 }
 
-void DraftAttention(const DraftAttentionArgs& args, bool warpgroups, cudaStream_t stream) {
-  Launch(TaskOf(args), /*few_rows=*/false, warpgroups, stream);
+void DraftAttention(const DraftAttentionArgs& args, cudaStream_t stream) {
+  Launch(TaskOf(args), /*few_rows=*/false, stream);
 }
 
 }  // namespace galley::backend::cuda

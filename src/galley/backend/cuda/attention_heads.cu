@@ -53,7 +53,8 @@ __device__ __forceinline__ void DecodeKeys(const KeyPlace* keys, Shared& s) {
     KeyKind kind[kAtOnce];
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      const int unit = first + j * kWarps, key = unit % (kBlock / 8) * 8 + lane % 8, piece = unit / (kBlock / 8) * 4 + lane / 8;
+      const int unit = first + j * kWarps, key = unit % (kBlock / 8) * 8 + lane % 8,
+                piece = unit / (kBlock / 8) * 4 + lane / 8;
       const std::uint8_t* raw = s.raw + key * kRawStride;
       kind[j] = keys[key].kind;
       if (kind[j] == KeyKind::kWindow) {
@@ -96,8 +97,8 @@ struct Row {
   float running = -1e30f, denominator = 0;
 };
 
-// `score[2 j + b]` is the row's with key 8 j + 2 (lane % 4) + b. Turns them into probabilities; returns how much earlier
-// sums shrink. The sum's tree is that of 32 lanes that hold keys l and l + 32.
+// `score[2 j + b]` is the row's with key 8 j + 2 (lane % 4) + b. Turns them into probabilities; returns how much
+// earlier sums shrink. The sum's tree is that of 32 lanes that hold keys l and l + 32.
 __device__ __forceinline__ float Softmax(float (&score)[kPerThread], Row& row) {
   float most = score[0];
 #pragma unroll

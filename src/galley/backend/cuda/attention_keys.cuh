@@ -185,8 +185,8 @@ __device__ __forceinline__ void FindKeys(const AttentionTask& task, const Sequen
 
 constexpr int kRawStride = kDim + kDim / 32;  // bytes of a raw record in shared memory
 
-// Starts the copies of the raw records of a block of keys, of up to 64: 33 pieces of 16 bytes a window record, 16 + 2 an
-// entry. kPerKey threads work on a key.
+// Starts the copies of the raw records of a block of keys, of up to 64: 33 pieces of 16 bytes a window record, 16 + 2
+// an entry. kPerKey threads work on a key.
 template <int Threads, int Block>
 __device__ __forceinline__ void FetchKeys(const KeyPlace* keys, std::uint8_t* raw) {
   constexpr int kPerKey = Threads / 64;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products by bulk copies: one thread copies codes and x into a ring of stages by few large copies, two warpgroups of 64
-// rows of weights each decode the codes into registers and multiply, others may send the sums out. A block of threads
-// may work off many tiles, each 128 rows of weights by up to N rows of x; copies and products are at the next tile
-// while the sums of the last go out. x comes
-// packed (packed_rows.h), in slot order (SlotPlace), so that a warpgroup product meets the values of K that the narrow
-// product (stream_dot.cuh) meets, in the same order and cut at the same places: the same bits.
+// Products by bulk copies: one thread copies codes and x into a ring of stages by few large copies, two warpgroups of
+// 64 rows of weights each decode the codes into registers and multiply, others may send the sums out. A block of
+// threads may work off many tiles, each 128 rows of weights by up to N rows of x; copies and products are at the next
+// tile while the sums of the last go out. x comes packed (packed_rows.h), in slot order (SlotPlace), so that a
+// warpgroup product meets the values of K that the narrow product (stream_dot.cuh) meets, in the same order and cut at
+// the same places: the same bits.
 #pragma once
 
 #include "galley/backend/cuda/packed_rows.h"
@@ -28,8 +28,8 @@ struct BulkTile {
 inline constexpr int kFewColumns = 32;
 
 // Shared memory: stages behind each other, then the tile that goes out, then two barriers a stage. In a stage lie
-// Fp4Blocks or Fp8Blocks blocks of K: the codes of each warpgroup, their MXFP4 scales, then x. FP8 scales, a fiftieth of
-// those, come straight from global memory.
+// Fp4Blocks or Fp8Blocks blocks of K: the codes of each warpgroup, their MXFP4 scales, then x. FP8 scales, a fiftieth
+// of those, come straight from global memory.
 template <int Stages, int StageBytes, int TileBytes, int Fp4Blocks, int Fp8Blocks>
 struct BulkRing {
   static constexpr int kStages = Stages, kStageBytes = StageBytes;
@@ -42,7 +42,7 @@ struct BulkRing {
   static constexpr int kBlocks = F == WeightFormat::kMxfp4 ? Fp4Blocks : Fp8Blocks;
   // Where scales and x begin in a stage.
   template <WeightFormat F>
-  static constexpr int kScalesAt = 2 * kBlocks<F> * kCodeBytes;
+  static constexpr int kScalesAt = 2 * kBlocks<F>* kCodeBytes;
   template <WeightFormat F>
   static constexpr int kXAt = kScalesAt<F> + (F == WeightFormat::kMxfp4 ? 2 * kBlocks<F> * kScaleBytes : 0);
 
@@ -153,8 +153,8 @@ struct BulkRing {
     const auto* w = reinterpret_cast<const uint4*>(from + panel * kCodeBytes + warp % 4 * 1024) + lane;
     Block<F> block{.codes = {w[0], w[32]}, .scale = {}, .x = from + kXAt<F> + sub * XBytes<F>(at.tile)};
     if constexpr (F == WeightFormat::kMxfp4) {
-      const auto bytes = *reinterpret_cast<const std::uint16_t*>(from + kScalesAt<F> + panel * kScaleBytes +
-                                                                 warp % 4 * 64 + lane * 2);
+      const auto bytes =
+          *reinterpret_cast<const std::uint16_t*>(from + kScalesAt<F> + panel * kScaleBytes + warp % 4 * 64 + lane * 2);
       block.scale[0] = ((bytes & 255u) + kFp4Shift) * 0x00800080u;
       block.scale[1] = ((static_cast<std::uint32_t>(bytes) >> 8) + kFp4Shift) * 0x00800080u;
     } else {
@@ -176,7 +176,7 @@ struct BulkRing {
     Cursor<F> at(t);
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) sum[i] = 0;
-    const auto multiply = [&](int end, float (&to)[N / 2]) {
+    const auto multiply = [&](int end, float(&to)[N / 2]) {
       if constexpr (N <= kFewColumns) {
         MultiplyFew<F, N>(at, end, to);
       } else {
@@ -266,9 +266,9 @@ struct BulkRing {
     static_assert((N + 15) / 16 * 16 * kRowBytes <= TileBytes);
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     // Matrix m of four: rows m % 2 * 8 of the warp's 16, columns m / 2 * 8 of 16.
-    const std::uint32_t to = ptx::SharedAddress(data) +
-                             static_cast<std::uint32_t>(kTileAt + (lane / 16 * 8 + lane % 8) * kRowBytes +
-                                                        (warp * 16 + lane / 8 % 2 * 8) * 2);
+    const std::uint32_t to =
+        ptx::SharedAddress(data) + static_cast<std::uint32_t>(kTileAt + (lane / 16 * 8 + lane % 8) * kRowBytes +
+                                                              (warp * 16 + lane / 8 % 2 * 8) * 2);
 #pragma unroll
     for (int j = 0; j < (N + 15) / 16; ++j) {
       std::uint32_t pairs[4] = {};
@@ -305,11 +305,13 @@ __device__ __forceinline__ void WorkOff(ForTiles&& for_tiles, Copy&& copy, Multi
       return;
     }
     for_tiles([&](auto&&... tile) {
-      multiply([&](auto&& store) {
-        ptx::SyncThreads(kOwn, kWideThreads);
-        store();
-        ptx::SyncThreads(kOwn, kWideThreads);
-      }, tile...);
+      multiply(
+          [&](auto&& store) {
+            ptx::SyncThreads(kOwn, kWideThreads);
+            store();
+            ptx::SyncThreads(kOwn, kWideThreads);
+          },
+          tile...);
       finish(Finishers{thread, kWideThreads}, tile...);
     });
   } else {
@@ -328,12 +330,14 @@ __device__ __forceinline__ void WorkOff(ForTiles&& for_tiles, Copy&& copy, Multi
     } else {
       ptx::RaiseRegisters<232>();
       for_tiles([&](auto&&... tile) {
-        multiply([&](auto&& store) {
-          if (!first) ptx::SyncThreads(kFree, kBoth);
-          first = false;
-          store();
-          ptx::ArriveThreads(kReady, kBoth);
-        }, tile...);
+        multiply(
+            [&](auto&& store) {
+              if (!first) ptx::SyncThreads(kFree, kBoth);
+              first = false;
+              store();
+              ptx::ArriveThreads(kReady, kBoth);
+            },
+            tile...);
       });
     }
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers of FP8 codes by bulk copies (bulk_dot.cuh), in two forms of the same bits. Whole: blocks of threads stay
-// for many tiles and go through all of K. Split: each part of K is a block of threads of its own, the parts of a tile
-// are one cluster, and its blocks add the parts in ascending order from each other's shared memory, so that matrices
-// with few rows fill the device too.
+// Linear layers of FP8 codes by bulk copies (bulk_dot.cuh), in two forms of the same bits. Whole: blocks of threads
+// stay for many tiles and go through all of K. Split: each part of K is a block of threads of its own, the parts of a
+// tile are one cluster, and its blocks add the parts in ascending order from each other's shared memory, so that
+// matrices with few rows fill the device too.
 #include <utility>
 
 #include "galley/backend/cuda/bulk_dot.cuh"
@@ -17,7 +17,10 @@ constexpr auto kFp8 = WeightFormat::kFp8Block32;
 using WholeRing = BulkRing<4, 48 << 10, kTileRows*(kTileRows * 2 + 16), 1, 2>;
 // Blocks of threads of the split form on a multiprocessor, as registers allow. All that hold weights ahead of x help.
 template <int N>
-constexpr int kSplitBlocks = N <= 16 ? 4 : N <= 32 ? 3 : N <= 64 ? 2 : 1;
+constexpr int kSplitBlocks = N <= 16   ? 4
+                             : N <= 32 ? 3
+                             : N <= 64 ? 2
+                                       : 1;
 template <int N>
 using SplitRing = BulkRing<(190 << 10) / kSplitBlocks<N> / ((8 << 10) + N * 128), (8 << 10) + N * 128, 0, 1, 1>;
 
@@ -106,7 +109,8 @@ __global__ void __launch_bounds__(kBulkThreads, kSplitBlocks<N>) SplitProductKer
   const int splits = static_cast<int>(gridDim.z), split = static_cast<int>(blockIdx.z);
   const int row0 = static_cast<int>(blockIdx.y) * kTileRows, x0 = static_cast<int>(blockIdx.x) * N;
   const int blocks = static_cast<int>(args.weight.cols) / kBlockK<kFp8>;
-  const BulkTile t = TileOf<N>(args, row0, x0, SplitBegin(blocks, splits, split), SplitBegin(blocks, splits, split + 1));
+  const BulkTile t =
+      TileOf<N>(args, row0, x0, SplitBegin(blocks, splits, split), SplitBegin(blocks, splits, split + 1));
   auto* sums = reinterpret_cast<float*>(bytes);  // [rows of x][kTileStride], where the stages were
   if (threadIdx.x == kWideThreads) ring.template Copy<kFp8, true>(t);
   if (threadIdx.x < kWideThreads) {

@@ -239,7 +239,9 @@ CudaBackend::Input CudaBackend::Prepared(const Weight& weight, const BFloat16* x
   const bool wide = packed || split || (products && cuda::UsesWideProduct(weight, rows, group_rows));
   quantize = quantize && codes;
   if (!wide && !quantize) return {x, cuda::RowOrder::kNatural};
-  const cuda::RowOrder order = packed ? cuda::RowOrder::kPacked : wide ? cuda::RowOrder::kSlots : cuda::RowOrder::kPaired;
+  const cuda::RowOrder order = packed ? cuda::RowOrder::kPacked
+                               : wide ? cuda::RowOrder::kSlots
+                                      : cuda::RowOrder::kPaired;
   const int places = packed ? cuda::PackedGroups(rows) * cuda::kPackedRows : rows;
   auto* out = Take<BFloat16>(ScratchUse::kQuantized, places * cols);
   if (out == nullptr) return {nullptr, order, split};
@@ -414,7 +416,7 @@ void CudaBackend::DraftAttention(const DraftAttentionArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
   Run("DraftAttention", [&] {
     InParts(args.window_size + cuda::kDraftRowsMax) ? cuda::PartDraftAttention(args, stream_)
-                                                    : cuda::DraftAttention(args, TakesWarpgroups(), stream_);
+                                                    : cuda::DraftAttention(args, stream_);
   });
 }
 

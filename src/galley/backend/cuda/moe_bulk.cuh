@@ -93,7 +93,8 @@ __device__ __forceinline__ void FinishTile(const MoeProblem& p, const Tile& t, i
 // Calls run(tile, column) for this block's share of all tiles and their `columns`.
 template <typename Run>
 __device__ __forceinline__ void ForTiles(const MoeProblem& p, int columns, Run&& run) {
-  for (int item = static_cast<int>(blockIdx.x); item < p.work.tiles_max * columns; item += static_cast<int>(gridDim.x)) {
+  for (int item = static_cast<int>(blockIdx.x); item < p.work.tiles_max * columns;
+       item += static_cast<int>(gridDim.x)) {
     const Tile t = p.work.tiles[item / columns];
     if (t.count != 0) run(t, item % columns);
   }

@@ -12,7 +12,8 @@ constexpr auto kFp4 = WeightFormat::kMxfp4, kFp8 = WeightFormat::kFp8Block32;
 constexpr int kBlocksOfThreads = 2;  // on a multiprocessor
 constexpr int kStages = 7, kStageBlocks = 1;
 // A stage takes 16 rows of x beside MXFP4 codes and scales, or 32 beside FP8 codes.
-using Ring = BulkRing<kStages, kStageBlocks*((12 << 10) + 512), kSlimSharedTile*(kTileRows * 2 + 16), kStageBlocks, kStageBlocks>;
+using Ring = BulkRing<kStages, kStageBlocks*((12 << 10) + 512), kSlimSharedTile*(kTileRows * 2 + 16), kStageBlocks,
+                      kStageBlocks>;
 
 template <bool First>
 __global__ void __launch_bounds__(kBulkThreads, kBlocksOfThreads) SlimExpertKernel(MoeProblem p, int columns) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two products of the experts for many rows each (2.9), in the tiles of moe.cu, a block of threads a multiprocessor.
+// The two products of the experts for many rows each (2.9), in the tiles of moe.cu, a block of threads a
+// multiprocessor.
 #include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/moe_bulk.cuh"
 

@@ -19,17 +19,17 @@ inline constexpr int kPackedRows = 8;  // of a group
 // Element of value `slot` (0 … block_k - 1, SlotPlace within a block) of a row of a tile of so many groups.
 [[nodiscard]] __host__ __device__ constexpr std::int64_t PackedPlace(int block_k, int groups, int block, int row,
                                                                      int slot) {
-  return (std::int64_t{block} * groups + row / kPackedRows) * (kPackedRows * block_k) +
-         slot / 8 * (8 * kPackedRows) + row % kPackedRows * 8 + slot % 8;
+  return (std::int64_t{block} * groups + row / kPackedRows) * (kPackedRows * block_k) + slot / 8 * (8 * kPackedRows) +
+         row % kPackedRows * 8 + slot % 8;
 }
 
 struct Tile {
   std::int32_t expert, begin, count;  // rows [begin, begin + count) of those grouped by expert
 };
 
-// Packs rows of x [..][cols], with `quantize` after FP8 fake quantisation in groups of 32; cols is a multiple of a block
-// of K. Without `tiles`, rows are cut into tiles of `tile_rows`, a multiple of 8, for FP8 weights. With that list on the
-// device, row i is x[token[i]], tiles begin at multiples of 8 and hold at most `tile_rows`, and all but those of
+// Packs rows of x [..][cols], with `quantize` after FP8 fake quantisation in groups of 32; cols is a multiple of a
+// block of K. Without `tiles`, rows are cut into tiles of `tile_rows`, a multiple of 8, for FP8 weights. With that list
+// on the device, row i is x[token[i]], tiles begin at multiples of 8 and hold at most `tile_rows`, and all but those of
 // `shared_expert` are for MXFP4 weights.
 struct PackArgs {
   const BFloat16* x = nullptr;

@@ -28,11 +28,10 @@ __device__ __forceinline__ void ArriveAndExpect(std::uint32_t barrier, int bytes
 __device__ __forceinline__ void WaitPhase(std::uint32_t barrier, std::uint32_t parity) {
   std::uint32_t done = 0;
   while (done == 0) {
-    asm volatile(
-        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-        : "=r"(done)
-        : "r"(barrier), "r"(parity)
-        : "memory");
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
   }
 }
 // Copies `bytes`, a multiple of 16, between 16-byte aligned addresses; they count towards the barrier's phase.
@@ -69,8 +68,8 @@ __device__ __forceinline__ void ArriveThreads(int id, int threads) {
 // Stores four 8 × 8 matrices of 16-bit values, held as fragments of Mma16x8x16's sums, transposed: lane 8 m + i gives
 // the address of column i of matrix m, 16 bytes.
 __device__ __forceinline__ void StoreMatrix4Transposed(std::uint32_t column, const std::uint32_t (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(column), "r"(r[0]), "r"(r[1]),
-               "r"(r[2]), "r"(r[3])
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(column), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
 }
 

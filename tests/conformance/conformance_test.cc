@@ -22,7 +22,6 @@ Result<std::unique_ptr<backend::Backend>> MakeBackend(const std::string& name) {
   if (name == "cuda") return backend::MakeCudaBackend({});
   if (name == "cuda_stream")
     return backend::MakeCudaBackend({.linears = ProductForm::kStream, .experts = ProductForm::kStream});
-  if (name == "cuda_parts") return backend::MakeCudaBackend({.part_attention = true});
   if (name == "cuda_split")
     return backend::MakeCudaBackend({.linears = ProductForm::kSplit, .experts = ProductForm::kSplit});
 #endif
@@ -35,7 +34,7 @@ Result<std::unique_ptr<backend::Backend>> MakeBackend(const std::string& name) {
 
 std::vector<std::string> BackendNames() {
 #ifdef GALLEY_CUDA
-  return {"cuda", "cuda_stream", "cuda_split", "cuda_parts"};
+  return {"cuda", "cuda_stream", "cuda_split"};
 #else
   return {"ref", "cpu"};
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of one row over the window and the selected entries (2.4), and of draft blocks (2.12). A block of threads
 // takes 16 heads of a row and goes through the list of keys in blocks of 48 places (two blocks of threads fit on a
-// multiprocessor then; attention_parts.cu is the usual form): keys are fetched as records while the block before them
+// multiprocessor then): keys are fetched as records while the block before them
 // is computed, decoded to bf16 in shared memory, and used both as keys and as values. No sum is split by anything but
 // the places, so decode and prefill give the same bits.
 #include "galley/backend/cuda/attention_keys.cuh"

@@ -3,15 +3,14 @@
 // record, and how records become bf16. A place depends on the row alone.
 #pragma once
 
-#include "galley/backend/cuda/attention_parts.h"
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/cuda/ptx/mma.cuh"
 #include "galley/backend/cuda/step.cuh"
 
 namespace galley::backend::cuda {
 
-constexpr int kDim = 512;
-constexpr int kRowStride = kDim + 8;  // bf16 values; 16 bytes more keep ldmatrix free of bank conflicts
+constexpr int kDim = 512, kDraftRowsMax = 64;  // rows of a draft block
+constexpr int kRowStride = kDim + 8;           // bf16 values; 16 bytes more keep ldmatrix free of bank conflicts
 
 enum class KeyKind : int { kNone = 0, kWindow, kEntry };
 

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "galley/backend/cuda/attention_parts.h"
 #include "galley/backend/cuda/device_memory.h"
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/cuda/packed_rows.h"
@@ -185,8 +184,6 @@ class CudaBackend final : public Backend {
     return cuda::TakesSplitProduct(weight, group_rows);
   }
   [[nodiscard]] bool TakesWarpgroups() const { return wide_allowed_ && options_.linears != ProductForm::kStream; }
-  // By the model's shape alone: the two forms of attention differ in bits.
-  [[nodiscard]] bool InParts(int places) const { return options_.part_attention && cuda::TakesPartAttention(places); }
   // After the quantiser, when the weight asks for it; `group_rows` as in ProductArgs.
   Input Prepared(const Weight& weight, const BFloat16* x, int rows, std::int64_t cols, std::int64_t group_rows = 0,
                  bool quantize = true);
@@ -406,18 +403,13 @@ void CudaBackend::IndexSelect(const IndexSelectArgs& args) {
 
 void CudaBackend::Attention(const AttentionArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
-  Run("Attention", [&] {
-    if (InParts(args.window_size + args.topk)) return cuda::PartAttention(args, stream_);
-    cuda::Attention(args, options_.linears != ProductForm::kStream, TakesWarpgroups(), stream_);
-  });
+  Run("Attention",
+      [&] { cuda::Attention(args, options_.linears != ProductForm::kStream, TakesWarpgroups(), stream_); });
 }
 
 void CudaBackend::DraftAttention(const DraftAttentionArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
-  Run("DraftAttention", [&] {
-    InParts(args.window_size + cuda::kDraftRowsMax) ? cuda::PartDraftAttention(args, stream_)
-                                                    : cuda::DraftAttention(args, stream_);
-  });
+  Run("DraftAttention", [&] { cuda::DraftAttention(args, stream_); });
 }
 
 void CudaBackend::AttnOut(const AttnOutArgs& args) {

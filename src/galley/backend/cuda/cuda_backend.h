@@ -26,9 +26,6 @@ struct CudaOptions {
   // For tests and benchmarks.
   ProductForm linears = ProductForm::kAuto;
   ProductForm experts = ProductForm::kAuto;
-  // Of the two forms of attention, which differ in bits, the one whose rows are spread over a cluster of blocks: faster
-  // below 64 rows, slower above, and further from the golden tokens (docs/performance.md).
-  bool part_attention = false;
 };
 
 // Graphs that a backend holds at most, and the device memory that a plan sets aside for each.

@@ -42,7 +42,7 @@ void WideProduct(const ProductArgs& args, cudaStream_t stream);
 // split_matmul.cu and bulk_matmul.cu: x in slots or packed; compute capability 9.0, and TakesSplitProduct holds.
 void SplitProduct(const ProductArgs& args, cudaStream_t stream);
 [[nodiscard]] bool TakesSplitProduct(const Weight& weight, std::int64_t group_rows);
-// Products of more rows of x are never split; SplitPays (attention_parts.h) says which are.
+// Products of more rows of x are never split.
 inline constexpr int kSplitRowsMax = 256;
 // bulk_matmul.cu: x packed; compute capability 9.0, and TakesBulkProduct holds. With `split`, parts of K are blocks of
 // threads.
@@ -51,6 +51,18 @@ void BulkProduct(const ProductArgs& args, cudaStream_t stream);
 // Rows of x in a tile.
 [[nodiscard]] constexpr int BulkTileRows(int rows) {
   return rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
+}
+// Products that are split though rows of x would allow another form, by shape alone; all forms give equal bits.
+// bf16: 1 … kSplitAlwaysRows rows always, but for narrow matrices, whose few clusters leave the device idle; more where
+// the plain wide grid, 128 rows of weights a block of threads, is smaller than the device. FP8: where tiles of all of K
+// are too few.
+inline constexpr int kSplitAlwaysRows = 16;
+inline constexpr std::int64_t kSplitBFloat16RowsMin = 1024, kPlainTilesMin = 128, kWholeTilesMin = 80;
+[[nodiscard]] constexpr bool SplitPays(const Weight& weight, int rows) {
+  const std::int64_t tiles = (weight.rows + 127) / 128;
+  if (weight.format == WeightFormat::kFp8Block32) return tiles * ((rows + 127) / 128) < kWholeTilesMin;
+  if (weight.format == WeightFormat::kBF16 && weight.rows < kSplitBFloat16RowsMin) return false;
+  return rows <= kSplitAlwaysRows || tiles < kPlainTilesMin;
 }
 // Whether this product has enough rows for the wide kernels and a shape that they take. They need compute
 // capability 9.0.

@@ -123,7 +123,7 @@ Matcher::Id Matcher::After(Id from, std::uint32_t token) {
   if (bytes.empty()) return ParseStates::kDead;
   for (const char c : bytes) {
     from = states.Step(from, static_cast<std::uint8_t>(c));
-    if (from == ParseStates::kDead) break;
+    if (from == ParseStates::kDead || grammar_.program->overflowed()) break;
   }
   return from;
 }
@@ -533,7 +533,8 @@ Matcher::Reading Matcher::Read(std::string_view text, std::string_view marker, s
     if (out.id == ParseStates::kDead) break;
     out.bytes_ok += is_marker ? marker.size() : 1;
     // Each is a call of its own, and a long text leaves behind what it came from.
-    if (!grammar_.program->overflowed()) grammar_.program->BeginCall();
+    if (grammar_.program->overflowed() || states.overflow() != ParseStates::Overflow::kNone) break;
+    grammar_.program->BeginCall();
     CompactIfLarge(&out.id);
     out.alive = out.id;
   }

@@ -91,13 +91,15 @@ ApiResult<void> CheckHolder(const Json& holder) {
   if (holder.is_null()) return {};
   if (!holder.is_object()) return Refuse(WrongType(std::string(kHolder), "an object", holder));
   bool any = false;
-  for (const auto& [name, value] : *holder.if_object()) {
+  for (const Json::Member& member : *holder.if_object()) {
+    const std::string_view name = member.key;
+    const Json& value = member.value;
     if (value.is_null()) continue;
     const bool known = std::any_of(std::begin(kForeign), std::end(kForeign),
                                    [&](const ForeignRow& row) { return row.holder == kHolder && row.name == name; });
     any = any || known;
-    if (known || name == kAskedAs || name == "disable_any_whitespace" || name == "disable_fallback" ||
-        name == "backend" || name.starts_with('_'))
+    if (known || name == "disable_any_whitespace" || name == "disable_fallback" || name == "backend" ||
+        name.starts_with('_'))
       continue;
     if (value.is_bool() && !protocol::IsTrue(value)) continue;
     return Refuse({.status = 400,

@@ -175,7 +175,7 @@ class MessagesConverter {
       // The block can be opened for the model only where it does not think first.
       if (!c.thinking) c.tool_choice = ToolChoice::kRequired;
     }
-    return FinishChoice(request_);
+    return FinishChoice(request_, R"(thinking: {"type": "disabled"})");
   }
 
   Checked Format() {

@@ -297,7 +297,7 @@ class ResponsesConverter {
                                   Text(choice, "type")),
                       "tool_choice");
     }
-    return FinishChoice(request_);
+    return FinishChoice(request_, R"(reasoning: {"effort": "none"})");
   }
 
   // Input ----------------------------------------------------------------------------------------------------------

@@ -42,16 +42,20 @@ constexpr ForeignRow kForeign[] = {
     {"", "structural_tag", "structural_tag"},
 };
 
+ApiError WrongType(std::string_view name, const Json& value, std::string_view wanted) {
+  return {.status = 400,
+          .message = fmt::format("{} must be {}, not {}", name, wanted, value.type_name()),
+          .param = std::string(name)};
+}
+
 // Schemas and tags may come as an object or as its text; the others are strings or lists.
 ApiResult<std::string> SpecText(const ForeignRow& row, const Json& value) {
   const bool is_json = row.kind == "json_schema" || row.kind == "structural_tag";
   const bool fits = is_json                ? value.is_object() || value.is_bool() || value.is_string()
                     : row.kind == "choice" ? value.is_array()
                                            : value.is_string();
-  if (!fits)
-    return Refuse({.status = 400,
-                   .message = std::string(row.name) + " must not be of type " + std::string(value.type_name()),
-                   .param = std::string(row.name)});
+  const std::string_view wanted = is_json ? "an object or its text" : row.kind == "choice" ? "a list" : "a text";
+  if (!fits) return Refuse(WrongType(row.name, value, wanted));
   if (is_json && value.is_string()) return *value.if_string();
   return DumpJson(value);
 }
@@ -90,11 +94,11 @@ ApiResult<std::optional<ConstraintSpec>> ForeignConstraint(const Json& body) {
   const auto known = [&](const ForeignRow& row) {
     return row.holder == "structured_outputs" && !Get(holder, row.name).is_null();
   };
-  if (holder.is_object() && std::none_of(std::begin(kForeign), std::end(kForeign), known))
-    return Refuse(
-        {.status = 400,
-         .message = "structured_outputs has none of json, json_object, regex, choice, grammar, structural_tag",
-         .param = "structured_outputs"});
+  if (!holder.is_null() && std::none_of(std::begin(kForeign), std::end(kForeign), known))
+    return Refuse({.status = 400,
+                   .message = "structured_outputs must be an object with one of json, json_object, regex, choice, "
+                              "grammar, structural_tag",
+                   .param = "structured_outputs"});
   if (auto checked = RefuseOptions(holder); !checked) return Refuse(checked.error());
   auto so_args = RowOfSoArgs(Get(body, "so_args"));
   if (!so_args) return Refuse(so_args.error());
@@ -111,6 +115,7 @@ ApiResult<std::optional<ConstraintSpec>> ForeignConstraint(const Json& body) {
                      .message = found->param + " and " + name + " both constrain the answer; give one",
                      .param = name});
     if (row.kind == "json_object") {
+      if (!is_so && !value.is_bool()) return Refuse(WrongType(name, value, "true or false"));
       if (is_so || protocol::IsTrue(value)) found = ConstraintSpec{"json_schema", std::string(kAnyObject), false, name};
       continue;
     }

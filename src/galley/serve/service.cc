@@ -40,10 +40,6 @@ std::int64_t UnixTime() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-Json Milliseconds(double seconds) {
-  return seconds < 0 ? Json() : Json(seconds * 1e3);
-}
-
 // How every line of the log begins.
 Json LogHead(std::string_view event) {
   const auto unix_ms =

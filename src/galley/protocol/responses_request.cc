@@ -487,6 +487,7 @@ class ResponsesConverter {
       const std::string_view type = Text(block, "type");
       if (type == "input_file") {
         builder.AddText("[Unsupported Document]");
+        request_.warnings.push_back(fmt::format("{}: files are not read; the model is told that there was one", place));
       } else if (type == "input_image") {
         if (message.role == Role::kAssistant)
           return Refuse(fmt::format("{}: Image in assistant message is unsupported", path));

@@ -18,8 +18,6 @@ using protocol::AnswerEvent;
 using protocol::Json;
 using protocol::Protocol;
 
-constexpr std::string_view kStoppingMessage = "the server is shutting down";
-
 std::vector<protocol::SampledLogprob> LogprobOf(const engine::GeneratedToken& token) {
   protocol::SampledLogprob logprob{static_cast<double>(token.logprob)};
   for (const engine::TokenLogprob& other : token.alternatives)
@@ -280,7 +278,7 @@ void Exchange::Take(std::size_t index, const engine::FinishedEvent& event) {
         EndBranch(submission, branch, protocol::Finish::kLength);
         break;
       case sched::FinishReason::kCancelled:
-        Fail({.status = 503, .message = std::string(kStoppingMessage)});
+        Fail(ShuttingDown());
         break;
       case sched::FinishReason::kError:
         Fail(FromError(event.error));

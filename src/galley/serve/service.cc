@@ -126,7 +126,7 @@ void Service::Impl::Generate(const Call& call) {
   const ApiRow& api = *ApiOf(call.route->endpoint);
   if (refusing) {
     metrics.RecordRefusal("draining");
-    Answer(call, ApiError{.status = 503, .message = "the server is shutting down", .retry_after_s = 5});
+    Answer(call, ShuttingDown());
     return;
   }
   if (waiting >= options.max_queue) {

@@ -654,7 +654,7 @@ TEST(Service, DrainingRefusesNewAndEndsOldRequests) {
   open->WaitForText("data:");
   served.service->SetReady(false);
   EXPECT_EQ(served.Ask("GET", "/ready")->status(), 503);
-  EXPECT_EQ(served.Ask("GET", "/health")->status(), 503);
+  EXPECT_EQ(served.Ask("GET", "/health")->header("retry-after"), "5");
   EXPECT_EQ(served.Ask("GET", "/live")->status(), 200);
   served.service->RefuseNew();
   EXPECT_EQ(served.Ask("POST", "/v1/chat/completions", Chat())->status(), 503);

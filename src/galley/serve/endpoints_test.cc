@@ -170,6 +170,9 @@ TEST(Endpoints, ErrorsNameTheModelsThatThereAre) {
   const auto message = [](const std::shared_ptr<MemoryReply>& reply) { return At(reply->json(), "error.message"); };
   const std::string names = "this server has zulu, alpha";
   EXPECT_THAT(message(served.Ask("GET", "/v1/models/none")), HasSubstr(names));
+  const auto anthropic = served.Ask("GET", "/v1/models/none", "", {{"anthropic-version", "2023-06-01"}});
+  EXPECT_THAT(message(anthropic), HasSubstr(names));
+  EXPECT_EQ(At(anthropic->json(), "type"), R"("error")") << "as in Messages";
   EXPECT_THAT(message(served.Post("/tokenize", R"({"model":"none","messages":[]})")), HasSubstr(names));
   const std::string rest = R"("messages":[{"role":"user","content":"Hi"}]})";
   const auto other = served.Post("/v1/chat/completions", R"({"model":"none",)" + rest);

@@ -302,7 +302,8 @@ void Service::Handle(const std::shared_ptr<const net::HttpRequest>& request,
   call.headers.Add("x-request-id", call.trace.request_id);
   if (!call.trace.traceparent.empty()) call.headers.Add("traceparent", call.trace.traceparent);
   if (!call.trace.tracestate.empty()) call.headers.Add("tracestate", call.trace.tracestate);
-  call.style = StyleOf(request->path);
+  // The list of models has one path for the clients of all APIs; Anthropic's send this header with every request.
+  call.style = request->headers.Find("anthropic-version") ? ErrorStyle::kMessages : StyleOf(request->path);
   const Match match = FindRoute(request->method, request->path);
   call.route = match.route;
   call.rest = match.rest;

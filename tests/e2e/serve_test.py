@@ -342,7 +342,7 @@ class Flags(unittest.TestCase):
 
     def test_flags_of_other_engines(self):
         server = Server("--model-path", NANO, "--tensor-parallel-size", "1", "--trust-remote-code", "--enable-prefix-caching",
-                        "--tool-call-parser=deepseek_v41", "--max-num-batched-tokens", "512", "--kv-cache-dtype", "auto")
+                        "--tool-call-parser=deepseek_v41", "--max-num-batched-tokens", "512", "--kv-cache-dtype", "auto", "--generation-config", "vllm")
         self.assertEqual(server.ask("GET", "/health")[0], 200)
         self.assertEqual(server.stop(), 0)
         self.refused("--memory-limit", "--gpu-memory-utilization", "0.9")

@@ -104,7 +104,10 @@ ApiResult<void> RefuseOthers(Protocol protocol, const Json& body) {
                    .param = std::string(member.name),
                    .code = "unsupported_parameter"});
   }
-  for (const Json& modality : protocol::Elements(Get(body, "modalities")))
+  const Json& modalities = Get(body, "modalities");
+  if (!modalities.is_null() && !modalities.is_array())
+    return Wrong("modalities", fmt::format("modalities must be a list, as [\"text\"], not {}", modalities.type_name()));
+  for (const Json& modality : protocol::Elements(modalities))
     if (Text(modality) != "text")
       return Wrong("modalities", fmt::format("modalities: {} is not supported: answers are text", DumpJson(modality)));
   return {};
@@ -114,19 +117,23 @@ ApiResult<void> RefuseOthers(Protocol protocol, const Json& body) {
 ApiResult<void> TranslateThinking(Json& body) {
   const auto take = [&](const Json& holder, std::string_view name) -> ApiResult<void> {
     const Json& value = Get(holder, name);
-    if (value.is_null() || value.is_object()) return {};
-    if (!value.is_bool()) return Wrong(name, fmt::format("{} must be true or false, not {}", name, DumpJson(value)));
+    if (value.is_null()) return {};
+    if (!value.is_bool())
+      return Wrong(name, fmt::format("{} must be true or false, not {}", name, Shown(DumpJson(value))));
     const bool on = protocol::IsTrue(value);
     if (Get(body, "thinking").is_null())
       body.Set("thinking", Json::MakeObject({{"type", on ? "enabled" : "disabled"}}));
     return {};
   };
   const Json given = Get(body, "chat_template_kwargs");
+  if (!given.is_null() && !given.is_object())
+    return Wrong("chat_template_kwargs", fmt::format("chat_template_kwargs must be an object, as "
+                                                     "{{\"enable_thinking\": false}}, not {}",
+                                                     given.type_name()));
   for (const std::string_view name : {"thinking", "enable_thinking"})
     if (auto taken = take(given, name); !taken) return taken;
   if (auto taken = take(body, "enable_thinking"); !taken) return taken;
-  if (const Json& effort = Get(given, "reasoning_effort");
-      effort.is_string() && Get(body, "reasoning_effort").is_null())
+  if (const Json& effort = Get(given, "reasoning_effort"); !effort.is_null() && Get(body, "reasoning_effort").is_null())
     body.Set("reasoning_effort", effort);
   return {};
 }

@@ -206,6 +206,20 @@ TEST(Numbers, ListsAreRefusedWithThePlaceAndWhatIsWrong) {
       {0, "seed", "1e18", "Invalid seed value 1e+18: it must be a whole number in [0, 2^63), written in digits only"},
       {3, "best_of", "2", "Invalid best_of value 2: it must be n, which is 1: answers are not ranked"},
       {0, "ignore_eos", "1", "Invalid ignore_eos value 1: it must be true or false"},
+      {2, "tool_choice", R"({"type":"auto","disable_parallel_tool_use":1})",
+       "Invalid tool_choice.disable_parallel_tool_use value 1: it must be true or false"},
+      {0, "structured_outputs", "\"json\"", "structured_outputs must be an object, not of type string"},
+      {0, "guided_json_object", "1", "guided_json_object must be true or false, not of type integer"},
+      {0, "guided_choice", "\"a\"", "guided_choice must be a list of strings, not of type string"},
+      {0, "guided_regex", "[]", "guided_regex must be a string, not of type array"},
+      {0, "structural_tag", "5", "structural_tag must be a JSON object or its text, not of type integer"},
+      {0, "modalities", "\"audio\"", "modalities must be a list, as [\"text\"], not string"},
+      {0, "enable_thinking", "{}", "enable_thinking must be true or false, not {}"},
+      {0, "chat_template_kwargs", R"({"thinking":{"type":"disabled"}})",
+       "thinking must be true or false, not {\"type\":\"disabled\"}"},
+      {0, "chat_template_kwargs", "[]",
+       "chat_template_kwargs must be an object, as {\"enable_thinking\": false}, not array"},
+      {0, "chat_template_kwargs", R"({"reasoning_effort":5})", "reasoning_effort: expected a string, found integer"},
   };
   for (const Case& test : cases) {
     const auto reply = served.Post(kPaths[test.api], Body(test.api, Member(test.member, test.value)));

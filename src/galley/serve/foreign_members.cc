@@ -80,7 +80,6 @@ constexpr ForeignMember kMembers[] = {
     {kMessages, "logprobs", false, "this API tells none; Chat Completions does"},
     {kMessages, "top_logprobs", false, "this API tells none; Chat Completions does"},
     {kMessages, "response_format", false, "this API has output_config.format"},
-    {kMessages, "output_format", false, "this API has output_config.format"},
     {kMessages, "reasoning_effort", false, "this API has output_config.effort"},
     {kMessages, "enable_thinking", true, "this API has thinking"},
     {kMessages, "chat_template_kwargs", false, "this API has thinking"},
@@ -181,14 +180,31 @@ ApiResult<void> TranslateFormat(Protocol protocol, Json& body) {
   if (type == "json_schema") wanted = Json::MakeObject({{"json", Get(Get(format, "json_schema"), "schema")}});
   if (type == "regex") wanted = Json::MakeObject({{"regex", Get(format, "regex")}});
   if (is_tag) wanted = Json::MakeObject({{"structural_tag", format}});
+  if (wanted.is_object() && wanted.if_object()->front().value.is_null())
+    return Wrong("response_format", fmt::format("response_format of type {0} has no {0}{1}", type,
+                                                type == "json_schema" ? ".schema" : ""));
   if (wanted.is_null())
     return Wrong(
         "response_format",
         "response_format must be an object whose type is text, json_object, json_schema, regex or structural_tag");
   if (!Get(body, "structured_outputs").is_null())
     return Wrong("response_format", "response_format and structured_outputs both constrain the answer; give one");
+  wanted.Set(std::string(kAskedAs), "response_format");
   body.Set("response_format", Json());
   body.Set("structured_outputs", std::move(wanted));
+  return {};
+}
+
+// The older name of Messages' output_config.format.
+ApiResult<void> TranslateOutputFormat(Json& body) {
+  const Json format = Get(body, "output_format");
+  Json config = Get(body, "output_config");
+  if (format.is_null() || !(config.is_null() || config.is_object())) return {};
+  if (!Get(config, "format").is_null())
+    return Wrong("output_format", "output_format and output_config.format are two names of one form; give one");
+  config.Set("format", format);
+  body.Set("output_format", Json());
+  body.Set("output_config", std::move(config));
   return {};
 }
 
@@ -206,6 +222,8 @@ ApiResult<void> TranslateForeign(Protocol protocol, Json& body) {
   }
   if (protocol == Protocol::kChat || protocol == Protocol::kCompletions)
     if (auto done = TranslateFormat(protocol, body); !done) return done;
+  if (protocol == Protocol::kMessages)
+    if (auto done = TranslateOutputFormat(body); !done) return done;
   return RefuseOthers(protocol, body);
 }
 

@@ -91,7 +91,9 @@ ApiResult<void> CheckHolder(const Json& holder) {
   if (holder.is_null()) return {};
   if (!holder.is_object()) return Refuse(WrongType(std::string(kHolder), "an object", holder));
   bool any = false;
-  for (const auto& [name, value] : *holder.if_object()) {
+  for (const Json::Member& member : *holder.if_object()) {
+    const std::string& name = member.key;
+    const Json& value = member.value;
     if (value.is_null()) continue;
     const bool known = std::any_of(std::begin(kForeign), std::end(kForeign),
                                    [&](const ForeignRow& row) { return row.holder == kHolder && row.name == name; });

@@ -62,7 +62,7 @@ ApiResult<std::string> SpecText(const ForeignRow& row, const Json& value) {
                                            : value.is_string();
   if (!fits)
     return Refuse(WrongType(NameOf(row),
-                            is_json                ? "a JSON object"
+                            is_json                ? "a JSON object or its text"
                             : row.kind == "choice" ? "a list of strings"
                                                    : "a string",
                             value));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "galley/net/http_parser.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -9,8 +8,6 @@
 
 namespace galley::net {
 namespace {
-
-using ::testing::HasSubstr;
 
 const ParserLimits kSmall = {
     .target_bytes_max = 40, .head_bytes_max = 300, .header_fields_max = 6, .body_bytes_max = 20};

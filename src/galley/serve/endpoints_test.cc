@@ -127,6 +127,8 @@ TEST(Endpoints, TokenizeAndBack) {
   EXPECT_EQ(At(served.Post("/detokenize", R"({"tokens":[554,550,259,495]})")->json(), "prompt"),
             R"("Once upon a time")");
   EXPECT_EQ(served.Post("/detokenize", R"({"tokens":[-1]})")->status(), 400);
+  EXPECT_EQ(served.Post("/detokenize", R"({"tokens":[5],"model":"other"})")->status(), 404);
+  EXPECT_EQ(served.Post("/tokenize", R"({"prompt":"a","model":"other"})")->status(), 404);
   EXPECT_EQ(served.Post("/detokenize", R"({"tokens":[1e99]})")->status(), 400);
   EXPECT_EQ(served.Post("/tokenize", "{}")->status(), 400);
   EXPECT_NE(At(served.Post("/detokenize", R"({"tokens":"1"})")->json(), "error.message").find("list of token ids"),

@@ -109,6 +109,8 @@ TEST(Hostile, OtherEndpoints) {
       {"/tokenize", R"({"messages":[5]})"},
       {"/tokenize", R"({"messages":[{"role":"user","content":"a"}],"model":5})"},
       {"/detokenize", R"({"tokens":[)" + Repeated("0,", 1000) + "1e308]}"},
+      {"/tokenize", R"({"prompt":"a","add_special_tokens":"no"})"},
+      {"/tokenize", R"({"prompt":"a","return_token_strs":1})"},
       {"/detokenize", R"({"tokens":[0.5]})"},
       {"/detokenize", R"({"tokens":[null]})"},
       {"/v1/messages/count_tokens", R"({"model":"nano","messages":[]})"},

@@ -86,8 +86,23 @@ ApiResult<net::HttpResponse> Service::Impl::StoredResponse(const Call& call) {
                                         Shown(call.rest))});
 }
 
-ApiResult<net::HttpResponse> Service::Impl::Tokenize(const Call& call) {
+ApiResult<Json> Service::Impl::ReadTokensBody(const Call& call) const {
   auto body = ReadObject(call.request->body, options);
+  if (!body) return body;
+  if (protocol::Get(*body, "model").is_null()) body->Set("model", options.model_names.front());
+  if (auto checked = CheckModel(*body, options); !checked) return Refuse(checked.error());
+  for (const std::string_view name : {"add_special_tokens", "return_token_strs"}) {
+    const Json& value = protocol::Get(*body, name);
+    if (!value.is_null() && !value.is_bool())
+      return Refuse({.status = 400,
+                     .message = fmt::format("{} must be true or false, not {}", name, value.type_name()),
+                     .param = std::string(name)});
+  }
+  return body;
+}
+
+ApiResult<net::HttpResponse> Service::Impl::Tokenize(const Call& call) {
+  auto body = ReadTokensBody(call);
   if (!body) return Refuse(body.error());
   EncoderPool::Loan encoder = encoders.Lend();
   ApiResult<std::vector<TokenId>> token_ids;
@@ -99,8 +114,6 @@ ApiResult<net::HttpResponse> Service::Impl::Tokenize(const Call& call) {
     plain.text = protocol::Text(prompt);
     token_ids = EncodePrompt(special ? protocol::RenderText(plain.text) : plain, *encoder);
   } else if (protocol::Get(*body, "messages").is_array()) {
-    if (protocol::Get(*body, "model").is_null()) body->Set("model", options.model_names.front());
-    if (auto checked = CheckModel(*body, options); !checked) return Refuse(checked.error());
     if (auto done = TranslateForeign(protocol::Protocol::kChat, *body); !done) return Refuse(done.error());
     const auto parsed = protocol::ConvertBody(protocol::Protocol::kChat, *body, codec);
     if (!parsed) return Refuse(FromError(parsed.error()));
@@ -121,7 +134,7 @@ ApiResult<net::HttpResponse> Service::Impl::Tokenize(const Call& call) {
 }
 
 ApiResult<net::HttpResponse> Service::Impl::Detokenize(const Call& call) {
-  const auto body = ReadObject(call.request->body, options);
+  const auto body = ReadTokensBody(call);
   if (!body) return Refuse(body.error());
   const Json& tokens = protocol::Get(*body, "tokens");
   if (!tokens.is_array())

@@ -123,6 +123,8 @@ struct Service::Impl {
   [[nodiscard]] ApiResult<net::HttpResponse> Load(const Call& call);
   [[nodiscard]] ApiResult<net::HttpResponse> Stats(const Call& call);
   [[nodiscard]] ApiResult<net::HttpResponse> Page(const Call& call);
+  // The body of /tokenize or /detokenize, whose model is one that there is.
+  [[nodiscard]] ApiResult<protocol::Json> ReadTokensBody(const Call& call) const;
   [[nodiscard]] protocol::Json ModelJson(const std::string& name) const;
 };
 

@@ -58,10 +58,10 @@ Result<int> RunGrammar(Context& context) {
   if (arguments.size() < 2) return Err(ErrorCode::kInvalidArgument, "name the file of the schema or grammar");
   const std::string& path = arguments[1];
   const std::string& kind = context.values.String("kind");
-  ASSIGN_OR_RETURN(const grammar::JsonValue spec, ReadSpec(path, kind));
+  ASSIGN_OR_RETURN(const grammar::CompileOptions options, CompileOptionsOf(context.values));
+  ASSIGN_OR_RETURN(const grammar::JsonValue spec, ReadSpec(path, kind, options.limits));
   const grammar::ModelVocabulary bytes = grammar::ByteVocabulary();
-  const auto compiled =
-      grammar::CompileKind(kind, spec, bytes.markers, CompileOptionsOf(context.values), bytes.vocabulary);
+  const auto compiled = grammar::CompileKind(kind, spec, bytes.markers, options, bytes.vocabulary);
   if (!compiled) return tl::unexpected(RefusalError(compiled.error(), path));
   for (const std::string& warning : compiled->program->warnings()) context.terminal.Complain("warning: " + warning);
 

@@ -33,13 +33,14 @@ constexpr NamedWhitespace kWhitespace[] = {{"compact", grammar::Whitespace::kCom
 
 }  // namespace
 
-grammar::CompileOptions CompileOptionsOf(const options::Values& values) {
+Result<grammar::CompileOptions> CompileOptionsOf(const options::Values& values) {
   grammar::CompileOptions out;
   for (const NamedWhitespace& row : kWhitespace) {
     if (row.name == values.String("whitespace")) out.whitespace = row.value;
   }
   out.any_order = values.Bool("any-order");
   out.lenient = values.Bool("lenient");
+  RETURN_IF_ERROR(grammar::SetLimits(values.List("grammar-limits"), out.limits));
   return out;
 }
 
@@ -52,10 +53,10 @@ Error RefusalError(const grammar::CompileError& error, const std::string& path) 
 }
 
 // What a file of this kind holds: JSON, or text without its last line end.
-Result<grammar::JsonValue> ReadSpec(const std::string& path, std::string_view kind) {
+Result<grammar::JsonValue> ReadSpec(const std::string& path, std::string_view kind, const grammar::Limits& limits) {
   ASSIGN_OR_RETURN(std::string text, ReadFile(path, kSpecBytesMax));
   if (kind != "regex" && kind != "ebnf") {
-    auto value = grammar::ParseJson(text);
+    auto value = grammar::ParseJson(text, limits.nesting_max, limits.json_values_max);
     if (!value) return tl::unexpected(RefusalError(value.error(), path));
     return std::move(*value);
   }
@@ -79,14 +80,14 @@ Result<std::optional<AskedGrammar>> ReadAskedGrammar(const options::Values& valu
     out.emplace();
     out->where = row.is_file ? value : fmt::format("--{}", row.option);
     out->request.kind = row.kind;
-    out->request.options = CompileOptionsOf(values);
+    ASSIGN_OR_RETURN(out->request.options, CompileOptionsOf(values));
     if (row.is_file) {
       std::error_code error;
       if (value.starts_with('{') && !std::filesystem::exists(value, error)) {
         return Err(ErrorCode::kInvalidArgument, "this is JSON itself; write it into a file and give the file's name",
                    fmt::format("--{}", row.option));
       }
-      ASSIGN_OR_RETURN(out->request.spec, ReadSpec(value, row.kind));
+      ASSIGN_OR_RETURN(out->request.spec, ReadSpec(value, row.kind, out->request.options.limits));
     } else {
       out->request.spec.type = grammar::JsonValue::Type::kString;
       out->request.spec.text = value;

@@ -12,14 +12,15 @@
 
 namespace galley::app {
 
-// --whitespace, --any-order, --lenient.
-[[nodiscard]] grammar::CompileOptions CompileOptionsOf(const options::Values& values);
+// --whitespace, --any-order, --lenient, --grammar-limits.
+[[nodiscard]] Result<grammar::CompileOptions> CompileOptionsOf(const options::Values& values);
 
 // A refusal as an error of the command: `where` is the file or flag, followed by the place inside it.
 [[nodiscard]] Error RefusalError(const grammar::CompileError& error, const std::string& where);
 
 // What a file of this kind holds: JSON, or for regex and ebnf text, a pattern without its last line end.
-[[nodiscard]] Result<grammar::JsonValue> ReadSpec(const std::string& path, std::string_view kind);
+[[nodiscard]] Result<grammar::JsonValue> ReadSpec(const std::string& path, std::string_view kind,
+                                                  const grammar::Limits& limits);
 
 // What --json-schema, --regex or --grammar ask for; nothing when none is given. Errors: kInvalidArgument when several
 // are, those of reading.

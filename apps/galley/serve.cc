@@ -229,6 +229,8 @@ Result<int> RunServe(Context& context) {
     return Err(ErrorCode::kInvalidArgument, "needs both --tls-certificate and --tls-key", "TLS");
   ASSIGN_OR_RETURN(serve::Keys keys, ReadKeys(values));
   ASSIGN_OR_RETURN(serve::ServiceOptions options, ServiceOptionsOf(values, model_dir));
+  grammar::Limits grammar_limits;
+  RETURN_IF_ERROR(grammar::SetLimits(values.List("grammar-limits"), grammar_limits));
   net::ServerOptions server_options = ServerOptionsOf(values);
   Gate gate;
   server_options.on_rejected = std::bind_front(&Gate::NoteRejection, &gate);
@@ -239,8 +241,9 @@ Result<int> RunServe(Context& context) {
   ASSIGN_OR_RETURN(const auto engine, engine::Engine::Create(engine_options));
   options.info = InfoJson(*engine, values);
   const bool open = keys.open();
-  ASSIGN_OR_RETURN(const auto port, serve::PortOf(*engine, engine->config().eos_token_id, engine->config().vocab_size,
-                                                  static_cast<std::size_t>(engine_options.grammar_cache)));
+  ASSIGN_OR_RETURN(const auto port,
+                   serve::PortOf(*engine, engine->config().eos_token_id, engine->config().vocab_size,
+                                 static_cast<std::size_t>(engine_options.grammar_cache), grammar_limits));
   serve::Service service(*port, options, std::move(keys));
   const StopSignal stop;
   gate.Open(service);

@@ -414,6 +414,13 @@ constexpr Spec kGrammar[] = {
      .commands = "generate grammar",
      .help = "Ignore keywords and formats of a JSON Schema that Galley does not know, with a warning, instead of "
              "refusing them."},
+    {.name = "grammar-limits",
+     .type = Type::kList,
+     .commands = "serve generate grammar",
+     .value_name = "NAME=N,…",
+     .help =
+         "What one grammar may cost, as steps_max=120000000 or compile_bytes_max=1GiB; errors name the limit that was "
+         "reached, and docs/grammar.md lists all."},
     {.name = "vocab",
      .type = Type::kPath,
      .commands = "grammar-serve",

@@ -112,7 +112,7 @@ class Reader {
 
   Expr Alternation(int depth) {
     if (depth > limits_.nesting_max) {
-      return Fail(at_, fmt::format("groups nest deeper than the limit of {}", limits_.nesting_max),
+      return Fail(at_, fmt::format("groups nest deeper than the limit of {} (nesting_max)", limits_.nesting_max),
                   CompileCode::kTooComplex);
     }
     Expr out;
@@ -589,7 +589,8 @@ class Emitter {
     if (!ok()) return end_;
     if (program_.node_count() > program_.limits().nfa_states_max) {
       Fail(CompileCode::kTooComplex,
-           fmt::format("grammar unrolls to more than {} nodes; shorten its repeats", program_.limits().nfa_states_max));
+           fmt::format("grammar unrolls to more than {} nodes (nfa_states_max); shorten its repeats",
+                       program_.limits().nfa_states_max));
       return end_;
     }
     if (Size(e))

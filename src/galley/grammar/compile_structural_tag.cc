@@ -74,7 +74,7 @@ class TagEmitter {
     }
     if (error) return end_;
     if (depth > options_.limits.nesting_max) {
-      return Fail(pointer, fmt::format("formats nest deeper than {}", options_.limits.nesting_max));
+      return Fail(pointer, fmt::format("formats nest deeper than {} (nesting_max)", options_.limits.nesting_max));
     }
     const JsonValue* type = f.Find("type");
     for (const Row& row : kRows) {

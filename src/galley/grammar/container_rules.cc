@@ -191,7 +191,7 @@ bool Closable(const ArraySpec& spec, const Payload& payload, ClosableStates& sta
       path.back().second.pop_back();
       const auto it = closable.find(next);
       if (it == closable.end()) {
-        if (closable.size() >= kClosableMax) {
+        if (closable.size() >= states.max) {
           states.overflowed = true;
           return false;
         }

@@ -40,8 +40,8 @@ struct Step {
   Payload after;
 };
 // Answers of Closable, and whether there were too many states to find one.
-inline constexpr std::size_t kClosableMax = 200'000;
 struct ClosableStates {
+  std::size_t max = 0;  // Limits::array_states_max
   std::map<Payload, bool> known;
   bool overflowed = false;
 };

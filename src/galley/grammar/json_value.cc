@@ -58,11 +58,12 @@ class Reader {
   bool Value(JsonValue& out, int depth) {
     if (++values_ > values_max_) {
       error_ = {CompileCode::kTooComplex,
-                fmt::format("more than {} JSON values, the limit, at byte {}; make it smaller", values_max_, at_), "",
-                "", at_};
+                fmt::format("more than {} JSON values (json_values_max) at byte {}; make it smaller", values_max_, at_),
+                "", "", at_};
       return false;
     }
-    if (depth > nesting_max_) return Fail(fmt::format("nesting deeper than the limit of {}", nesting_max_));
+    if (depth > nesting_max_)
+      return Fail(fmt::format("nesting deeper than the limit of {} (nesting_max)", nesting_max_));
     switch (Peek()) {
       case '{':
         return Object(out, depth);

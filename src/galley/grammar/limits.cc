@@ -3,7 +3,75 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
+#include <string_view>
+#include <type_traits>
+
+#include "galley/base/options.h"
+
 namespace galley::grammar {
+namespace {
+
+struct Row {
+  std::string_view name;
+  options::Type type;
+  void (*set)(Limits&, std::int64_t);
+  std::int64_t high = std::numeric_limits<std::uint32_t>::max();
+};
+
+template <auto kMember>
+void Set(Limits& limits, std::int64_t value) {
+  limits.*kMember = static_cast<std::remove_reference_t<decltype(limits.*kMember)>>(value);
+}
+
+constexpr options::Type kCount = options::Type::kInt, kBytes = options::Type::kBytes;
+constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
+constexpr Row kRows[] = {
+    {"nesting_max", kCount, Set<&Limits::nesting_max>, 1'000},  // each level takes stack
+    {"json_values_max", kCount, Set<&Limits::json_values_max>},
+    {"nfa_states_max", kCount, Set<&Limits::nfa_states_max>},
+    {"dfa_states_max", kCount, Set<&Limits::dfa_states_max>},
+    {"goals_max", kCount, Set<&Limits::goals_max>},
+    {"branches_max", kCount, Set<&Limits::branches_max>},
+    {"array_states_max", kCount, Set<&Limits::array_states_max>},
+    {"state_items_max", kCount, Set<&Limits::state_items_max>},
+    {"steps_max", kCount, Set<&Limits::steps_max>, kAny},
+    {"mask_steps_max", kCount, Set<&Limits::mask_steps_max>, kAny},
+    {"spec_bytes_max", kBytes, Set<&Limits::spec_bytes_max>, kAny},
+    {"compile_bytes_max", kBytes, Set<&Limits::compile_bytes_max>, kAny},
+    {"lexeme_bytes_max", kBytes, Set<&Limits::lexeme_bytes_max>, kAny},
+    {"matcher_bytes_max", kBytes, Set<&Limits::matcher_bytes_max>, kAny},
+};
+
+Status SetOne(std::string_view text, Limits& limits) {
+  const std::size_t sign = std::min(text.find('='), text.size());
+  const std::string_view name = text.substr(0, sign);
+  const auto* row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return r.name == name; });
+  if (row == std::end(kRows) || sign == text.size()) {
+    std::string names;
+    for (const Row& known : kRows) names += (names.empty() ? "" : ", ") + std::string(known.name);
+    return Err(ErrorCode::kInvalidArgument, fmt::format("give NAME=NUMBER, where NAME is one of {}", names),
+               std::string(text));
+  }
+  const options::Spec spec{.name = name, .type = row->type, .ints = {1, row->high}, .multiples = true};
+  ASSIGN_OR_RETURN(const options::Value value, options::ParseValue(spec, text.substr(sign + 1), name));
+  row->set(limits, std::get<std::int64_t>(value));
+  return {};
+}
+
+}  // namespace
+
+Status SetLimits(std::span<const std::string> given, Limits& limits) {
+  for (const std::string& texts : given) {
+    for (std::string_view rest = texts; !rest.empty();) {
+      const std::size_t comma = std::min(rest.find(','), rest.size());
+      RETURN_IF_ERROR(SetOne(rest.substr(0, comma), limits));
+      rest.remove_prefix(std::min(comma + 1, rest.size()));
+    }
+  }
+  return {};
+}
 
 Limits Limits::Metered() const {
   Limits out = *this;

@@ -6,7 +6,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+
+#include "galley/base/error.h"
 
 namespace galley::grammar {
 
@@ -58,13 +61,15 @@ class Meter {
   bool running_ = false;
 };
 
-// A reached cap is named in the error.
+// A reached cap is named in the error, by its name here.
 struct Limits {
   int nesting_max = 256;                         // of JSON values, groups in a regex and rules in a grammar
+  std::uint32_t json_values_max = 250'000;       // of one specification, about 100 bytes each
   std::uint32_t nfa_states_max = 200'000;        // after repeats are unrolled, per lexeme; nodes of a grammar
   std::uint32_t dfa_states_max = 400'000;        // lazily built, per lexeme
   std::uint32_t goals_max = 20'000;              // distinct conjunctions of subschemas
   std::uint32_t branches_max = 4'096;            // alternatives of one conjunction
+  std::uint32_t array_states_max = 200'000;      // combinations of one array's counts
   std::uint64_t steps_max = 60'000'000;          // elementary steps of a compile: stands in for time, about a second
   std::uint64_t spec_bytes_max = 8u << 20;       // one regex or pattern
   std::uint64_t compile_bytes_max = 128u << 20;  // memory of one compile
@@ -82,5 +87,9 @@ struct Limits {
   // Which limit `meter` reached, its value, and what to do. `what`: "schema", "regex", …
   [[nodiscard]] std::string Reached(const Meter& reached, const std::string& what) const;
 };
+
+// Sets limits from texts such as "steps_max=120000000,compile_bytes_max=1GiB". Errors:
+// kInvalidArgument for an unknown name or a value out of range.
+[[nodiscard]] Status SetLimits(std::span<const std::string> given, Limits& limits);
 
 }  // namespace galley::grammar

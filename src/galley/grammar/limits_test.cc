@@ -108,7 +108,7 @@ TEST(Limits, HostileSpecificationsAreRefusedWhileTheyGrow) {
   std::string classes;
   for (int i = 0; i < 30'000; ++i) classes += "\\p{L}";
   const std::vector<Case> cases = {
-      {"json_schema", "{\"enum\":[" + Joined(260'000, number) + "]}", "250000 JSON values"},
+      {"json_schema", "{\"enum\":[" + Joined(260'000, number) + "]}", "250000 JSON values (json_values_max)"},
       {"json_schema", "{\"enum\":[" + Joined(25'000, number) + "]}", "nfa_states_max"},
       {"json_schema", "{\"const\":\"" + million + million + "\"}", "compile_bytes_max"},
       {"json_schema",
@@ -132,6 +132,65 @@ TEST(Limits, HostileSpecificationsAreRefusedWhileTheyGrow) {
     EXPECT_EQ(grammar.error().code, CompileCode::kTooComplex) << grammar.error().message;
     EXPECT_NE(grammar.error().message.find(test.named), std::string::npos) << grammar.error().message;
   }
+}
+
+// Every limit that an operator can set, on a small specification that meets it where compiling, or a mask, ends.
+TEST(Limits, AreSetByNameAndNamedWhereTheyAreReached) {
+  struct Case {
+    std::string_view limit, kind, spec;
+  };
+  const Case cases[] = {
+      {"nesting_max=2", "regex", "(((a)))"},
+      {"json_values_max=3", "json_schema", R"({"enum":[1,2,3]})"},
+      {"nfa_states_max=10", "regex", "abcdefghijklmnop"},
+      {"dfa_states_max=20", "regex", "[ab]{300}c"},
+      {"goals_max=2", "json_schema", R"({"properties":{"a":{"minLength":1},"b":{"minLength":2},"c":{"minLength":3}}})"},
+      {"branches_max=2", "json_schema", R"({"anyOf":[{"minLength":5},{"minimum":5},{"minItems":5}]})"},
+      {"array_states_max=10", "json_schema", R"({"type":"array","contains":{"const":1},"minContains":50})"},
+      {"state_items_max=3", "json_schema", "{}"},
+      {"steps_max=100", "json_schema", "{}"},
+      {"mask_steps_max=10", "json_schema", "{}"},
+      {"spec_bytes_max=4", "regex", "abcdefg"},
+      {"compile_bytes_max=1KiB", "regex", "[ab]{300}c"},
+      {"lexeme_bytes_max=1KiB", "json_schema", R"({"type":"string","format":"email"})"},
+  };
+  for (const auto& [given, kind, spec] : cases) {
+    CompileOptions options;
+    const std::string text(given);
+    ASSERT_TRUE(SetLimits({&text, 1}, options.limits)) << given;
+    const std::string_view name = given.substr(0, given.find('='));
+    auto value = ParseJson(kind == "json_schema" ? spec : JsonQuote(spec), options.limits.nesting_max,
+                           options.limits.json_values_max);
+    if (!value) {
+      EXPECT_NE(value.error().message.find(name), std::string::npos) << value.error().message;
+      continue;
+    }
+    const auto grammar = CompileKind(kind, *value, {}, options, testing::Vocab1k().vocabulary);
+    if (!grammar) {
+      EXPECT_EQ(grammar.error().code, CompileCode::kTooComplex) << given;
+      EXPECT_NE(grammar.error().message.find(name), std::string::npos) << grammar.error().message;
+      continue;
+    }
+    Matcher matcher(*grammar);
+    static_cast<void>(MaskOf(matcher));
+    EXPECT_TRUE(matcher.failed()) << given;
+    EXPECT_NE(matcher.FailureText().find(name), std::string::npos) << given << ": " << matcher.FailureText();
+  }
+}
+
+TEST(Limits, OfOtherNamesAndValuesAreRefused) {
+  Limits limits;
+  for (const std::string text : {"steps=1", "steps_max", "steps_max=", "steps_max=-1", "steps_max=0", "steps_max=1x",
+                                 "nesting_max=1001", "goals_max=4294967296", "=1", "goals_max=1,,"}) {
+    const Status set = SetLimits({&text, 1}, limits);
+    ASSERT_FALSE(set) << text;
+    EXPECT_EQ(set.error().code, ErrorCode::kInvalidArgument) << text;
+  }
+  const std::string several[] = {"steps_max=7,compile_bytes_max=2MiB", "goals_max=4k"};
+  ASSERT_TRUE(SetLimits(several, limits));
+  EXPECT_EQ(limits.steps_max, 7u);
+  EXPECT_EQ(limits.compile_bytes_max, 2u << 20);
+  EXPECT_EQ(limits.goals_max, 4000u);
 }
 
 // The same with a marker of tool calls, which the vocabulary of the cases lacks.

@@ -12,7 +12,10 @@ namespace galley::grammar {
 namespace {
 
 constexpr std::size_t kMasksKept = 96;
+// A rollback by more tokens than this may have to find the states of the whole text again.
+constexpr std::size_t kStatesKept = 256;
 constexpr ParseStates::Id kNotWalked = 0xFFFFFFFF;
+constexpr std::uint64_t kForgotten = ~std::uint64_t{0};  // a generation that no program has
 
 void SetBit(std::vector<MaskWord>& mask, std::uint32_t id) {
   mask[id / 64] |= MaskWord{1} << (id % 64);
@@ -43,6 +46,7 @@ void Matcher::Rebuild() {
     history_.push_back(AfterOrEnd(history_.back(), token));
     // Each was a call of its own.
     grammar_.program->BeginCall();
+    CompactIfLarge();
   }
 }
 
@@ -64,12 +68,13 @@ void Matcher::NoteOverflow() {
           limits.state_items_max);
       return;
     case ParseStates::Overflow::kCounts:
-      failure_ = fmt::format("an array's counts combine to more than {} states; lower them", array_rules::kClosableMax);
+      failure_ = fmt::format("an array's counts combine to more than {} states (array_states_max); lower them",
+                             limits.array_states_max);
       return;
     case ParseStates::Overflow::kBytes:
       failure_ = fmt::format(
-          "one step of the grammar needs more than {} MiB of states; loosen its patterns, bounds and "
-          "repeats",
+          "one step of the grammar needs more than {} MiB of states (matcher_bytes_max, and 128 MiB of room); loosen "
+          "its patterns, bounds and repeats",
           (limits.matcher_bytes_max + ParseStates::kCallBytesMax) >> 20);
       return;
   }
@@ -148,6 +153,9 @@ void Matcher::Rollback(std::size_t count) {
   history_.resize(history_.size() - count);
   tokens_.resize(tokens_.size() - count);
   terminated_ = false;
+  if (history_.back() != ParseStates::kDead || tokens_.empty()) return;
+  generation_ = kForgotten;
+  static_cast<void>(Guarded([] { return true; }));
 }
 
 void Matcher::Reset() {
@@ -184,9 +192,18 @@ bool Matcher::must_stop() {
   });
 }
 
+// What is dropped is made again from the tokens when a rollback leads there; kDead stands for it.
 void Matcher::CompactIfLarge() {
-  if (session_.use_count() > 1 || session_->states.bytes() < grammar_.program->limits().matcher_bytes_max) return;
-  history_ = session_->states.Compact(history_);
+  const std::uint64_t max = grammar_.program->limits().matcher_bytes_max;
+  if (session_->states.bytes() < session_->bytes_after_compact + max) return;
+  if (session_.use_count() > 1) return Rebuild();  // a fork that grows gets states of its own
+  const std::size_t first = history_.size() - std::min(history_.size(), kStatesKept);
+  const std::span<const Id> last(history_.data() + first, history_.size() - first);
+  const std::vector<Id> kept = session_->states.Compact(last);
+  std::fill(history_.begin(), history_.end(), ParseStates::kDead);
+  history_[0] = session_->states.start();
+  std::copy(kept.begin(), kept.end(), history_.begin() + static_cast<std::ptrdiff_t>(first));
+  session_->bytes_after_compact = session_->states.bytes();
   session_->kept.clear();
   session_->kept_at.clear();
   session_->oldest = 0;

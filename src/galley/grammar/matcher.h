@@ -97,6 +97,7 @@ class Matcher {
     std::vector<Kept> kept;
     std::unordered_map<ParseStates::Id, std::size_t> kept_at;
     std::size_t oldest = 0;
+    std::size_t bytes_after_compact = 0;
     // Scratch of walks over the trie.
     std::vector<ParseStates::Id> path;
     std::vector<char> guessed;
@@ -137,7 +138,7 @@ class Matcher {
 
   Grammar grammar_;
   std::shared_ptr<Session> session_;
-  std::vector<Id> history_;  // state behind each token, from the start state
+  std::vector<Id> history_;  // state behind each token, from the start state; kDead where it was dropped
   std::vector<std::uint32_t> tokens_;
   std::uint64_t generation_ = 0;  // of the program, that the states belong to
   std::string failure_;

@@ -182,6 +182,46 @@ TEST(Matcher, CompactionKeepsEveryStateOfTheHistory) {
   }
 }
 
+// An object of names that were never declared: every byte of it leads to a state of its own.
+TEST(Matcher, ALongTextKeepsFewStatesAndARollbackFindsTheOthersAgain) {
+  CompileOptions options;
+  options.limits.matcher_bytes_max = 64 << 10;
+  auto small = CompileText("json_schema", R"({"type":"object"})", options);
+  auto large = CompileText("json_schema", R"({"type":"object"})");
+  std::string text = R"({"a":0)";
+  for (int i = 0; i < 1'000; ++i) text += ",\"k" + std::to_string(i) + "\":0";
+  const auto tokens = small->vocabulary->Greedy(text);
+  ASSERT_GT(tokens.size(), 4'000u);
+  Matcher a(*small), b(*large);
+  const auto beside = a.Fork();  // shares the states as long as they are few
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    ASSERT_TRUE(a.Accept(tokens[i])) << i;
+    ASSERT_TRUE(b.Accept(tokens[i])) << i;
+    bytes = std::max(bytes, a.bytes());
+    if (i % 97 != 0) continue;
+    ASSERT_EQ(MaskOf(a), MaskOf(b)) << i;
+  }
+  EXPECT_LT(bytes, std::size_t{1} << 20);
+  EXPECT_GT(b.bytes(), std::size_t{4} << 20);
+  // Beyond the 256 states that are kept, then on from there, then to the start.
+  for (const std::size_t back : {255u, 3u, 1'000u, 1u}) {
+    a.Rollback(back);
+    b.Rollback(back);
+    ASSERT_EQ(a.tokens(), b.tokens());
+    EXPECT_EQ(a.can_stop(), b.can_stop());
+    ASSERT_EQ(MaskOf(a), MaskOf(b)) << back;
+  }
+  EXPECT_EQ(beside->tokens(), 0u);
+  const auto fork = a.Fork();
+  fork->Rollback(2'000);
+  b.Rollback(2'000);
+  EXPECT_EQ(MaskOf(*fork), MaskOf(b));
+  a.Reset();
+  b.Reset();
+  EXPECT_EQ(MaskOf(a), MaskOf(b));
+}
+
 TEST(Matcher, ControlTokensAreNeverTextAndNothingFollowsTheEnd) {
   auto grammar = CompileText("json_schema", R"({"type":"string"})");
   Matcher matcher(*grammar);

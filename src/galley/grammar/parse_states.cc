@@ -36,14 +36,19 @@ std::size_t ParseStates::PayloadHash::operator()(const Payload& payload) const {
 }
 
 ParseStates::ParseStates(Program& program) : program_(program) {
-  states_.emplace_back();
-  static_cast<void>(InternPayload({}));
-  captures_.emplace_back(0, 0);
+  Begin();
   Item first;
   first.node = program.rule(program.root());
   first.origin = kRootOrigin;
   first.symbol = program.root();
   start_ = Intern({first}, false);
+}
+
+void ParseStates::Begin() {
+  bytes_ = 0;
+  states_.emplace_back();
+  static_cast<void>(InternPayload({}));
+  captures_.emplace_back(0, 0);
 }
 
 std::uint32_t ParseStates::InternPayload(Payload payload) {
@@ -324,6 +329,7 @@ void ParseStates::ExpandObject(State& state, const Item& item) {
 std::vector<array_rules::Step> ParseStates::ElementsOf(const Item& item) {
   const std::uint32_t array = program_.node(item.node).arg;
   array_rules::ClosableStates& closable = closable_[array];
+  closable.max = program_.limits().array_states_max;
   std::vector<array_rules::Step> out = array_rules::Next(program_.array(array), *payloads_[item.payload], closable);
   if (closable.overflowed) overflow_ = Overflow::kCounts;
   return out;
@@ -401,6 +407,23 @@ ParseStates::Id ParseStates::AfterLexeme(const Item& item, int label, bool guess
   return Intern(std::move(kernel), event);
 }
 
+// Takes over what old items name into tables that hold nothing else.
+Item ParseStates::Moved(Item item, const Tables& old, Renamed& now) {
+  const auto [payload, unknown] = now.payloads.try_emplace(item.payload, 0);
+  if (unknown) payload->second = InternPayload(Payload(*old.payloads[item.payload]));
+  item.payload = payload->second;
+  std::vector<std::uint32_t> chain;
+  std::uint32_t at = item.captured;
+  for (; now.captures.find(at) == now.captures.end(); at = old.captures[at].first) chain.push_back(at);
+  std::uint32_t captured = now.captures[at];
+  for (; !chain.empty(); chain.pop_back()) {
+    captured = Capture(captured, old.captures[chain.back()].second);
+    now.captures.emplace(chain.back(), captured);
+  }
+  item.captured = captured;
+  return item;
+}
+
 std::vector<ParseStates::Id> ParseStates::Compact(std::span<const Id> keep) {
   std::vector<Id> order;  // old ids, origins before the states that name them
   std::unordered_map<Id, Id> map = {{kDead, kDead}};
@@ -419,18 +442,28 @@ std::vector<ParseStates::Id> ParseStates::Compact(std::span<const Id> keep) {
     }
   }
   std::sort(order.begin(), order.end());  // a state's origins were made before it
-  std::deque<State> old = std::move(states_);
+  std::deque<State> states = std::move(states_);
+  const auto payload_ids = std::move(payload_ids_);  // owns the payloads
+  const Tables old = {std::move(payloads_), std::move(captures_)};
   states_.clear();
-  states_.emplace_back();
   ids_.clear();
   moves_.Clear();
-  bytes_ = payloads_.size() * 80 + captures_.size() * 40;
+  payload_ids_.clear();
+  payloads_.clear();
+  captures_.clear();
+  capture_ids_.clear();
+  Begin();
+  for (const std::string& name : name_texts_) bytes_ += 96 + 2 * name.size();
+  Renamed now = {.payloads = {}, .captures = {{0, 0}}};
   for (const Id id : order) {
-    std::vector<Item> kernel = std::move(old[id].kernel);
+    // Making each was a call of its own.
+    program_.limits().meter->RestartSteps();
+    std::vector<Item> kernel = std::move(states[id].kernel);
     for (Item& item : kernel) {
       if (item.origin != kRootOrigin) item.origin = map[item.origin];
+      item = Moved(item, old, now);
     }
-    map[id] = Intern(std::move(kernel), old[id].guessed);
+    map[id] = Intern(std::move(kernel), states[id].guessed);
   }
   start_ = map[start_];
   std::vector<Id> out;

@@ -73,6 +73,17 @@ class ParseStates {
  private:
   static constexpr std::uint32_t kRootOrigin = 0xFFFFFFFF;
 
+  struct Tables {  // of a store that is being replaced
+    std::vector<const Payload*> payloads;
+    std::vector<std::pair<std::uint32_t, std::uint8_t>> captures;
+  };
+
+  struct Renamed {  // what became of their entries
+    std::unordered_map<std::uint32_t, std::uint32_t> payloads, captures;
+  };
+
+  void Begin();
+  [[nodiscard]] Item Moved(Item item, const Tables& old, Renamed& now);
   Id Intern(std::vector<Item> kernel, bool guessed);
   void Close(Id id);
   void Expand(State& state, Id id, const Item& item);

@@ -111,7 +111,7 @@ class Parser {
 
   Regex Alternation(int depth) {
     if (depth > limits_.nesting_max) {
-      return Fail(fmt::format("groups nest deeper than the limit of {}", limits_.nesting_max),
+      return Fail(fmt::format("groups nest deeper than the limit of {} (nesting_max)", limits_.nesting_max),
                   CompileCode::kTooComplex);
     }
     const Flags outer = flags_;
@@ -632,9 +632,10 @@ Regex Regex::Repeat(Regex operand, std::uint32_t min, std::uint32_t max) {
 
 Compiled<Regex> ParseRegex(std::string_view pattern, const Limits& limits) {
   if (pattern.size() > limits.spec_bytes_max) {
-    return Refuse({CompileCode::kTooComplex,
-                   fmt::format("regex has {} bytes, the limit is {}", pattern.size(), limits.spec_bytes_max), "", "",
-                   std::nullopt});
+    return Refuse(
+        {CompileCode::kTooComplex,
+         fmt::format("regex has {} bytes, the limit is {} (spec_bytes_max)", pattern.size(), limits.spec_bytes_max), "",
+         "", std::nullopt});
   }
   return Parser(pattern, limits).Run();
 }

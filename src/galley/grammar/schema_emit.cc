@@ -502,8 +502,8 @@ std::vector<ObjectFacts> SchemaEmitter::ResolveExists(const ObjectFacts& facts) 
         }
         next.push_back(std::move(with));
         if (next.size() > options_.limits.branches_max) {
-          expander_.Fail(CompileCode::kTooComplex, "too many alternatives for a negated object", exists.pointer,
-                         exists.keyword);
+          expander_.Fail(CompileCode::kTooComplex, "too many alternatives for a negated object (branches_max)",
+                         exists.pointer, exists.keyword);
           return {};
         }
       }
@@ -586,14 +586,15 @@ ArraySpec SchemaEmitter::ArrayOptions(const ArrayPlan& array) const {
 
 bool SchemaEmitter::Satisfied(const ArrayPlan& array) const {
   array_rules::ClosableStates closable;
+  closable.max = options_.limits.array_states_max;
   const ArraySpec spec = ArrayOptions(array);
   const bool closes = array_rules::CanClose(spec, {}) || array_rules::Closable(spec, {}, closable);
   if (closable.overflowed) {
     expander_.Fail(
         CompileCode::kTooComplex,
         fmt::format("an array's counts (minItems, minContains, maxContains, uniqueItems) combine to more than "
-                    "{} states; lower them",
-                    array_rules::kClosableMax),
+                    "{} states (array_states_max); lower them",
+                    options_.limits.array_states_max),
         "");
   }
   return closes && !closable.overflowed;

@@ -150,7 +150,8 @@ GoalId SchemaExpander::Goal(std::vector<Literal> literals) {
     goals_.push_back(it->first);
     if (goals_.size() > options_.limits.goals_max) {
       Fail(CompileCode::kTooComplex,
-           fmt::format("schema has more than {} combinations of subschemas", options_.limits.goals_max), "");
+           fmt::format("schema has more than {} combinations of subschemas (goals_max)", options_.limits.goals_max),
+           "");
     }
   }
   return it->second;
@@ -238,7 +239,9 @@ Branches SchemaExpander::Product(const Branches& a, const Branches& b) {
       }
       if (out.size() > options_.limits.branches_max) {
         Fail(CompileCode::kTooComplex,
-             fmt::format("a schema has more than {} alternatives after expansion", options_.limits.branches_max), "");
+             fmt::format("a schema has more than {} alternatives after expansion (branches_max)",
+                         options_.limits.branches_max),
+             "");
         return {};
       }
     }

@@ -54,12 +54,14 @@ ApiError Explained(const ConstraintSpec& spec, const grammar::CompileError& erro
 
 class RealEngine : public EnginePort {
  public:
-  RealEngine(engine::Engine& engine, TokenId eos_id, std::unique_ptr<engine::GrammarCompiler> compiler)
+  RealEngine(engine::Engine& engine, TokenId eos_id, std::unique_ptr<engine::GrammarCompiler> compiler,
+             const grammar::Limits& limits)
       : engine_(engine),
         eos_id_(eos_id),
         think_end_(engine.tokenizer().AddedIdOf(protocol::SpecialTokens().think_end)),
         has_calls_(engine.tokenizer().AddedIdOf(grammar::kDsmlMarker).has_value()),
-        compiler_(std::move(compiler)) {}
+        compiler_(std::move(compiler)),
+        limits_(limits) {}
 
   [[nodiscard]] const text::Tokenizer& tokenizer() const override { return engine_.tokenizer(); }
   [[nodiscard]] std::int64_t max_seq_len() const override { return engine_.max_seq_len(); }
@@ -71,10 +73,11 @@ class RealEngine : public EnginePort {
   [[nodiscard]] engine::EngineStats stats() const override { return engine_.stats(); }
   [[nodiscard]] ApiResult<std::shared_ptr<const engine::TokenConstraint>> Compile(const ConstraintSpec& spec) override {
     if (spec.optional && !has_calls_) return nullptr;
-    const auto value = grammar::ParseJson(spec.spec);
+    const auto value = grammar::ParseJson(spec.spec, limits_.nesting_max, limits_.json_values_max);
     if (!value) return Refuse(Explained(spec, value.error()));
     engine::GrammarRequest request{.kind = spec.kind, .spec = *value, .options = {}};
     request.options.plain_numbers = true;
+    request.options.limits = limits_;
     if (spec.after_thinking) request.starts_after = think_end_;
     auto compiled = compiler_->Compile(request);
     if (!compiled) return Refuse(Explained(spec, compiled.error()));
@@ -88,15 +91,16 @@ class RealEngine : public EnginePort {
   std::optional<TokenId> think_end_;
   bool has_calls_;  // the tokenizer has the marker of calls
   std::unique_ptr<engine::GrammarCompiler> compiler_;
+  grammar::Limits limits_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<EnginePort>> PortOf(engine::Engine& engine, TokenId eos_id, int vocab_size,
-                                           std::size_t grammar_cache) {
+                                           std::size_t grammar_cache, const grammar::Limits& limits) {
   ASSIGN_OR_RETURN(auto compiler,
                    engine::GrammarCompiler::Create(engine.tokenizer(), {&eos_id, 1}, vocab_size, grammar_cache));
-  return std::make_unique<RealEngine>(engine, eos_id, std::move(compiler));
+  return std::make_unique<RealEngine>(engine, eos_id, std::move(compiler), limits);
 }
 
 }  // namespace galley::serve

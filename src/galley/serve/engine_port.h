@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "galley/engine/engine.h"
+#include "galley/grammar/limits.h"
 #include "galley/serve/constraint.h"
 #include "galley/text/tokenizer.h"
 
@@ -27,9 +28,9 @@ class EnginePort {
   virtual void ClearCache() = 0;
 };
 
-// `engine` outlives the port; compiled grammars are kept up to `grammar_cache` bytes. Errors: those of
-// GrammarCompiler::Create.
+// `engine` outlives the port; compiled grammars keep `limits`, and are kept up to `grammar_cache` bytes. Errors: those
+// of GrammarCompiler::Create.
 [[nodiscard]] Result<std::unique_ptr<EnginePort>> PortOf(engine::Engine& engine, TokenId eos_id, int vocab_size,
-                                                         std::size_t grammar_cache);
+                                                         std::size_t grammar_cache, const grammar::Limits& limits);
 
 }  // namespace galley::serve

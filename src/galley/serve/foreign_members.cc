@@ -162,20 +162,24 @@ ApiResult<void> OneLimit(const Json& body) {
                            DumpJson(old_name), DumpJson(new_name)));
 }
 
-// vLLM takes Chat's response_format for Completions too.
-ApiResult<void> TranslateFormat(Json& body) {
+// Other servers take structural tags as a response_format, and Chat's response_format for Completions too.
+ApiResult<void> TranslateFormat(Protocol protocol, Json& body) {
   const Json format = Get(body, "response_format");
   const std::string_view type = Text(format, "type");
-  if (format.is_null() || type == "text") return {};
+  const bool is_tag = type == "structural_tag";
+  if (format.is_null() || type == "text" || (protocol == Protocol::kChat && !is_tag)) return {};
   Json wanted;
   if (type == "json_object") wanted = Json::MakeObject({{"json_object", true}});
   if (type == "json_schema") wanted = Json::MakeObject({{"json", Get(Get(format, "json_schema"), "schema")}});
   if (type == "regex") wanted = Json::MakeObject({{"regex", Get(format, "regex")}});
+  if (is_tag) wanted = Json::MakeObject({{"structural_tag", format}});
   if (wanted.is_null())
-    return Wrong("response_format",
-                 "response_format must be an object whose type is text, json_object, json_schema or regex");
+    return Wrong(
+        "response_format",
+        "response_format must be an object whose type is text, json_object, json_schema, regex or structural_tag");
   if (!Get(body, "structured_outputs").is_null())
     return Wrong("response_format", "response_format and structured_outputs both constrain the answer; give one");
+  body.Set("response_format", Json());
   body.Set("structured_outputs", std::move(wanted));
   return {};
 }
@@ -192,8 +196,8 @@ ApiResult<void> TranslateForeign(Protocol protocol, Json& body) {
     if (auto done = TranslateMessages(body); !done) return done;
     if (auto done = OneLimit(body); !done) return done;
   }
-  if (protocol == Protocol::kCompletions)
-    if (auto done = TranslateFormat(body); !done) return done;
+  if (protocol == Protocol::kChat || protocol == Protocol::kCompletions)
+    if (auto done = TranslateFormat(protocol, body); !done) return done;
   return RefuseOthers(protocol, body);
 }
 

@@ -292,13 +292,14 @@ TEST(ForeignMembers, CompletionsTakeAResponseFormat) {
   for (const std::string_view format :
        {R"({"type":"text"})", R"({"type":"json_object"})",
         R"({"type":"json_schema","json_schema":{"name":"a","schema":{"type":"object"}}})",
-        R"({"type":"regex","regex":"a+"})"})
+        R"({"type":"regex","regex":"a+"})", R"({"type":"structural_tag","format":{"type":"any_text"}})"})
     EXPECT_EQ(served.Post(kPaths[3], Body(3, Member("response_format", format)))->status(), 200) << format;
   const auto compiled = served.engine->compiled();
-  ASSERT_EQ(compiled.size(), 3u);
+  ASSERT_EQ(compiled.size(), 4u);
   EXPECT_EQ(compiled[0].kind, "json_schema");
   EXPECT_EQ(compiled[1].kind, "json_schema");
   EXPECT_EQ(compiled[2].kind, "regex");
+  EXPECT_EQ(compiled[3].kind, "structural_tag");
   EXPECT_EQ(served.Post(kPaths[3], Body(3, Member("response_format", R"("json")")))->status(), 400);
 }
 

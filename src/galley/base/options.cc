@@ -13,6 +13,7 @@
 #include "galley/base/check.h"
 #include "galley/base/nearest.h"
 #include "galley/base/options_internal.h"
+#include "galley/base/utf8_cut.h"
 
 namespace galley::options {
 namespace {
@@ -79,9 +80,7 @@ tl::unexpected<Error> Reject(const Spec& spec, std::string_view what, std::strin
 std::string Quoted(std::string_view text) {
   constexpr std::size_t kQuotedMax = 80;
   if (text.size() <= kQuotedMax) return fmt::format("\"{}\"", text);
-  std::size_t cut = kQuotedMax;
-  while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;  // not inside a character
-  return fmt::format("\"{}…\" ({} bytes)", text.substr(0, cut), text.size());
+  return fmt::format("\"{}…\" ({} bytes)", CutUtf8(text, kQuotedMax), text.size());
 }
 
 Result<Value> ParseInt(const Spec& spec, std::string_view text, std::string_view where) {

@@ -125,10 +125,12 @@ Status Executor::ProposeDrafts(const StepJob& job) {
 
 void Executor::KeepRings(const StepJob& job) {
   if (drafter_ == nullptr) return;
-  bool keep = !planner_ || (planner_->DraftsSoon() && !job.plan.prefill.empty());
-  for (std::size_t i = 0; i < job.plan.decode.size() && !keep; ++i)
-    keep = planner_->DraftsSoon() && sched::VerifyPlanner::DraftsSoon(histories_[job.plan.decode[i].sequence].quench);
-  loaded_.model().KeepDraftRings(keep);
+  const auto drafts_soon = [this](const sched::SequenceRows& rows) {
+    return sched::VerifyPlanner::DraftsSoon(histories_[rows.sequence].quench);
+  };
+  const bool wanted = !planner_ || (planner_->DraftsSoon() &&
+                                    (!job.plan.prefill.empty() || std::ranges::any_of(job.plan.decode, drafts_soon)));
+  const bool keep = loaded_.model().KeepDraftRings(wanted);
   for (const model::SequenceInput& input : inputs_) {
     const Position end = input.start + static_cast<Position>(input.tokens.size());
     const Position decoder_from = input.decoder_from < 0 ? input.decoder_floor : input.decoder_from;

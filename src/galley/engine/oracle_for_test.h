@@ -18,7 +18,9 @@ struct OracleCase {
   int requests = 6;
   int longest = 300;  // prompt
   int output = 10;
+  int output_least = 1;
   int variants = 4;
+  bool short_of_blocks = false;  // room for hardly more than the longest request, and others beside it
 };
 
 class Oracle {
@@ -70,12 +72,13 @@ class Oracle {
     for (int i = 0; i < case_.requests; ++i) {
       const int length = Between(1, case_.longest);
       const auto id = static_cast<std::uint32_t>(Between(0, 999));
-      const int shared = Between(0, 1) * length * 3 / 4, output = Between(1, case_.output);
+      const int shared = Between(0, 1) * length * 3 / 4, output = Between(case_.output_least, case_.output);
       EngineRequest request = Logged(id, length, shared, output);
       request.sampling.temperature = Between(0, 3) * 0.4;
       if (Between(0, 2) == 0) request.sampling.top_p = 0.8;
       if (Between(0, 2) == 0) request.rules.frequency_penalty = 0.7;
       request.n = Between(0, 3) == 0 ? 2 : 1;
+      if (case_.short_of_blocks) request.min_tokens = output;
       request.priority = Between(0, 2);
       if (length > 2) request.snapshot_points = {length - 1};
       requests.push_back(std::move(request));
@@ -123,6 +126,11 @@ class Oracle {
     options.blocks = static_cast<int>((longest + 127) / 128) + Between(0, 1);
     options.snapshots = Between(0, 2);
     options.speculation.mode = kModes[Between(0, 2)];
+    if (case_.short_of_blocks) {
+      // Two get in with a block each and one to grow into, and cannot both grow to their ends.
+      options.max_seqs = std::max(options.max_seqs, 2);
+      options.blocks = static_cast<int>((longest + 127) / 128) + 1;
+    }
     options.threads = Between(1, 2);
     return options;
   }

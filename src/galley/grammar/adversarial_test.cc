@@ -56,9 +56,11 @@ Outcome Generate(const Grammar& grammar, const Model& model, std::size_t tokens_
       ADD_FAILURE() << "a token of the mask is refused after " << out.text;
       return out;
     }
-    out.text += grammar.vocabulary->bytes(id);
+    out.text += grammar.vocabulary->is_special(id) && !grammar.vocabulary->is_end(id) ? kDsmlMarker
+                                                                                      : grammar.vocabulary->bytes(id);
   }
   out.ended = matcher.terminated();
+  EXPECT_FALSE(matcher.failed()) << matcher.FailureText();
   return out;
 }
 
@@ -87,6 +89,62 @@ TEST(Adversarial, EverySchemaOfTheCasesGivesValidTextOrRunsOut) {
     }
   }
   EXPECT_GT(ended, 0u);
+}
+
+// All bytes, pieces that models write blanks and quotes with, the marker of calls, an end.
+std::shared_ptr<const Vocabulary> WithMarker(std::uint32_t& marker) {
+  VocabularyOptions options;
+  for (int byte = 0; byte < 256; ++byte) options.tokens.emplace_back(1, static_cast<char>(byte));
+  for (const char* text : {"  ", "\n\n", "\"\"", "\":", "\",\"", "<", "</", " calls>\n", "日", "\\u00"})
+    options.tokens.emplace_back(text);
+  marker = static_cast<std::uint32_t>(options.tokens.size());
+  options.tokens.resize(marker + 2u);
+  options.specials = {marker};
+  options.ends = {marker + 1};
+  return *Vocabulary::Create(std::move(options));
+}
+
+// Whatever a request can ask for, most of it without a bound: the text ends complete, or the token limit cuts off the
+// beginning of a valid one.
+TEST(Adversarial, EveryKindOfGrammarGivesValidTextOrRunsOut) {
+  const std::uint64_t seed = Seed();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::uint32_t marker = 0;
+  const auto vocabulary = WithMarker(marker);
+  constexpr std::string_view kTools =
+      R"("spelling":"v41","tools":[{"name":"f","strict":true,"parameters":{"type":"object","properties":{)"
+      R"("a":{"type":"string"},"b":{"type":"array","items":{"type":"string"}}},"required":["a"]}},{"name":"g"}])";
+  const std::pair<std::string_view, std::string> specs[] = {
+      {"json_schema", R"({"type":"object"})"},
+      {"json_schema", R"({"type":"string"})"},
+      {"json_schema", R"({"type":"array","items":{"type":"string"}})"},
+      {"json_schema",
+       R"({"type":"object","properties":{"a":{"type":"string"},"b":{"type":"number"}},"required":["b"]})"},
+      {"json_schema", R"({"$defs":{"t":{"type":"array","items":{"$ref":"#/$defs/t"}}},"$ref":"#/$defs/t"})"},
+      {"regex", R"("[^\"]*\"(?:a|b)*")"},
+      {"regex", R"("\\s+x{3,}")"},
+      {"ebnf", R"("root ::= e\ne ::= e t | t\nt ::= \"(\" e \")\" | [ \\t\\n] | \"\\\"\"")"},
+      {"choice", R"(["a","ab"," \""])"},
+      {"structural_tag", R"({"format":{"type":"tag","begin":"<","content":{"type":"any_text"},"end":">"}})"},
+      {"dsml", fmt::format(R"({{"mode":"block",{}}})", kTools)},
+      {"dsml", fmt::format(R"({{"mode":"inside","parallel":false,{}}})", kTools)},
+      {"dsml", fmt::format(R"({{"mode":"auto",{}}})", kTools)},
+  };
+  CompileOptions options;
+  options.whitespace = Whitespace::kFlexible;
+  const Marker call{std::string(kDsmlMarker), marker};
+  for (const auto& [kind, spec] : specs) {
+    const auto value = ParseJson(spec);
+    ASSERT_TRUE(value.has_value()) << spec;
+    const auto grammar = CompileKind(kind, *value, {call}, options, vocabulary);
+    ASSERT_TRUE(grammar.has_value()) << spec << grammar.error().message;
+    for (const Model& model : kModels) {
+      const Outcome outcome = Generate(*grammar, model, 300, seed);
+      const auto judgement = Matcher(*grammar).Check(outcome.text, call.text, marker);
+      EXPECT_TRUE(judgement.prefix) << spec << model.name << ": " << outcome.text;
+      EXPECT_TRUE(!outcome.ended || judgement.complete) << spec << model.name << ": " << outcome.text;
+    }
+  }
 }
 
 // With nothing unbounded in it, a grammar ends by itself. Longest text of the first: five blanks' runs around its
@@ -144,7 +202,7 @@ std::string Joined(int count, const std::function<std::string(int)>& part, std::
 }
 
 // Of the whole process, so of every test that ran before as well.
-long PeakKilobytes() {
+[[maybe_unused]] long PeakKilobytes() {
   std::FILE* file = std::fopen("/proc/self/status", "r");
   std::array<char, 256> line{};
   long out = 0;

@@ -7,13 +7,9 @@ namespace galley::grammar {
 
 std::string GrammarCache::KeyOf(std::string_view kind, const JsonValue& spec, const std::vector<Marker>& markers,
                                 const CompileOptions& options, const Vocabulary* vocabulary) {
-  const Limits& l = options.limits;
-  std::string key =
-      fmt::format("{}|{}|{}{}{}{}|{},{},{},{},{},{},{},{},{},{},{},{},{}|", kind, static_cast<const void*>(vocabulary),
-                  static_cast<int>(options.whitespace), options.any_order, options.plain_numbers, options.lenient,
-                  l.nesting_max, l.nfa_states_max, l.dfa_states_max, l.goals_max, l.branches_max, l.steps_max,
-                  l.matcher_bytes_max, l.spec_bytes_max, l.state_items_max, l.mask_steps_max, l.compile_bytes_max,
-                  l.lexeme_bytes_max, l.array_states_max);
+  std::string key = fmt::format("{}|{}|{}{}{}{}|{}|", kind, static_cast<const void*>(vocabulary),
+                                static_cast<int>(options.whitespace), options.any_order, options.plain_numbers,
+                                options.lenient, options.limits.Text());
   for (const Marker& marker : markers) key += fmt::format("{}={}|", JsonQuote(marker.text), marker.token);
   return key + JsonText(spec);
 }

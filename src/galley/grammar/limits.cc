@@ -17,31 +17,40 @@ struct Row {
   std::string_view name;
   options::Type type;
   void (*set)(Limits&, std::int64_t);
-  std::int64_t high = std::numeric_limits<std::uint32_t>::max();
+  std::uint64_t (*get)(const Limits&);
+  std::int64_t high;
 };
 
 template <auto kMember>
-void Set(Limits& limits, std::int64_t value) {
-  limits.*kMember = static_cast<std::remove_reference_t<decltype(limits.*kMember)>>(value);
+constexpr Row RowOf(std::string_view name, options::Type type, std::int64_t high) {
+  return {.name = name,
+          .type = type,
+          .set =
+              [](Limits& limits, std::int64_t value) {
+                limits.*kMember = static_cast<std::remove_reference_t<decltype(limits.*kMember)>>(value);
+              },
+          .get = [](const Limits& limits) { return static_cast<std::uint64_t>(limits.*kMember); },
+          .high = high};
 }
 
 constexpr options::Type kCount = options::Type::kInt, kBytes = options::Type::kBytes;
 constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t k32 = std::numeric_limits<std::uint32_t>::max();
 constexpr Row kRows[] = {
-    {"nesting_max", kCount, Set<&Limits::nesting_max>, 1'000},  // each level takes stack
-    {"json_values_max", kCount, Set<&Limits::json_values_max>},
-    {"nfa_states_max", kCount, Set<&Limits::nfa_states_max>},
-    {"dfa_states_max", kCount, Set<&Limits::dfa_states_max>},
-    {"goals_max", kCount, Set<&Limits::goals_max>},
-    {"branches_max", kCount, Set<&Limits::branches_max>},
-    {"array_states_max", kCount, Set<&Limits::array_states_max>},
-    {"state_items_max", kCount, Set<&Limits::state_items_max>},
-    {"steps_max", kCount, Set<&Limits::steps_max>, kAny},
-    {"mask_steps_max", kCount, Set<&Limits::mask_steps_max>, kAny},
-    {"spec_bytes_max", kBytes, Set<&Limits::spec_bytes_max>, kAny},
-    {"compile_bytes_max", kBytes, Set<&Limits::compile_bytes_max>, kAny},
-    {"lexeme_bytes_max", kBytes, Set<&Limits::lexeme_bytes_max>, kAny},
-    {"matcher_bytes_max", kBytes, Set<&Limits::matcher_bytes_max>, kAny},
+    RowOf<&Limits::nesting_max>("nesting_max", kCount, 1'000),  // each level takes stack
+    RowOf<&Limits::json_values_max>("json_values_max", kCount, k32),
+    RowOf<&Limits::nfa_states_max>("nfa_states_max", kCount, k32),
+    RowOf<&Limits::dfa_states_max>("dfa_states_max", kCount, k32),
+    RowOf<&Limits::goals_max>("goals_max", kCount, k32),
+    RowOf<&Limits::branches_max>("branches_max", kCount, k32),
+    RowOf<&Limits::array_states_max>("array_states_max", kCount, k32),
+    RowOf<&Limits::state_items_max>("state_items_max", kCount, k32),
+    RowOf<&Limits::steps_max>("steps_max", kCount, kAny),
+    RowOf<&Limits::mask_steps_max>("mask_steps_max", kCount, kAny),
+    RowOf<&Limits::spec_bytes_max>("spec_bytes_max", kBytes, kAny),
+    RowOf<&Limits::compile_bytes_max>("compile_bytes_max", kBytes, kAny),
+    RowOf<&Limits::lexeme_bytes_max>("lexeme_bytes_max", kBytes, kAny),
+    RowOf<&Limits::matcher_bytes_max>("matcher_bytes_max", kBytes, kAny),
 };
 
 Status SetOne(std::string_view text, Limits& limits) {
@@ -71,6 +80,12 @@ Status SetLimits(std::span<const std::string> given, Limits& limits) {
     }
   }
   return {};
+}
+
+std::string Limits::Text() const {
+  std::string text;
+  for (const Row& row : kRows) text += fmt::format("{}={},", row.name, row.get(*this));
+  return text;
 }
 
 Limits Limits::Metered() const {

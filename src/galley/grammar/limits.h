@@ -81,6 +81,8 @@ struct Limits {
   // Of the grammar under way; whoever builds parts alone may leave it empty.
   std::shared_ptr<Meter> meter = {};
 
+  // All of them, as SetLimits reads them: equal texts are equal limits.
+  [[nodiscard]] std::string Text() const;
   // These limits with a meter of their own, for a compile that begins.
   [[nodiscard]] Limits Metered() const;
   [[nodiscard]] std::shared_ptr<Meter> MeterOrNew() const;

@@ -191,6 +191,11 @@ TEST(Limits, OfOtherNamesAndValuesAreRefused) {
   EXPECT_EQ(limits.steps_max, 7u);
   EXPECT_EQ(limits.compile_bytes_max, 2u << 20);
   EXPECT_EQ(limits.goals_max, 4000u);
+  const std::string all = limits.Text();
+  Limits again;
+  EXPECT_NE(again.Text(), all);
+  ASSERT_TRUE(SetLimits({&all, 1}, again));
+  EXPECT_EQ(again.Text(), all);
 }
 
 // The same with a marker of tool calls, which the vocabulary of the cases lacks.

@@ -73,9 +73,9 @@ void Matcher::NoteOverflow() {
       return;
     case ParseStates::Overflow::kBytes:
       failure_ = fmt::format(
-          "one step of the grammar needs more than {} MiB of states (matcher_bytes_max, and 128 MiB of room); loosen "
+          "one step of the grammar needs more than {} MiB of states (matcher_bytes_max, and {} MiB of room); loosen "
           "its patterns, bounds and repeats",
-          (limits.matcher_bytes_max + ParseStates::kCallBytesMax) >> 20);
+          (limits.matcher_bytes_max + ParseStates::kCallBytesMax) >> 20, ParseStates::kCallBytesMax >> 20);
       return;
   }
 }

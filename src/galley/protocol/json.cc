@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "galley/base/check.h"
+#include "galley/base/utf8_cut.h"
 
 namespace galley::protocol {
 namespace {
@@ -44,12 +45,9 @@ std::string_view TrimRight(std::string_view token) {
   return token;
 }
 
-// As much of a text as an error shows, without half a character at the end.
+// As much of a text as an error shows.
 std::string_view Start(std::string_view text) {
-  constexpr std::size_t kLongest = 40;
-  std::size_t end = std::min(text.size(), kLongest);
-  while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  return text.substr(0, end);
+  return CutUtf8(text, 40);
 }
 
 bool Reader::ReadNumber(od::value& value, Json& out) {

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "galley/base/utf8_cut.h"
 #include "galley/text/utf8.h"
 
 namespace galley::serve {
@@ -52,11 +53,8 @@ const StatusRow& RowOf(int status) {
 
 // Valid UTF-8, and cut where it is longer.
 std::string CutTo(std::string_view text, std::size_t bytes_max) {
-  if (text.size() <= bytes_max) return text::ReplaceInvalidUtf8(text);
-  // A cut inside a character leaves no broken one behind: its bytes go too.
-  std::size_t end = bytes_max;
-  while (end > bytes_max - 3 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  return text::ReplaceInvalidUtf8(text.substr(0, end)) + "…";
+  const std::string shown = text::ReplaceInvalidUtf8(CutUtf8(text, bytes_max));
+  return text.size() <= bytes_max ? shown : shown + "…";
 }
 
 }  // namespace

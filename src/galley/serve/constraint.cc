@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <vector>
 
 #include "galley/protocol/shape.h"
 
@@ -13,6 +14,7 @@ namespace {
 
 using protocol::Get;
 using protocol::Json;
+using protocol::Text;
 
 constexpr std::string_view kAnyObject = R"({"type":"object"})";
 
@@ -30,6 +32,7 @@ constexpr ForeignRow kForeign[] = {
     {"structured_outputs", "grammar", "ebnf"},
     {"structured_outputs", "structural_tag", "structural_tag"},
     {"", "guided_json", "json_schema"},
+    {"", "guided_json_object", "json_object"},
     {"", "guided_regex", "regex"},
     {"", "guided_choice", "choice"},
     {"", "guided_grammar", "ebnf"},
@@ -53,8 +56,36 @@ ApiResult<std::string> SpecText(const ForeignRow& row, const Json& value) {
   return DumpJson(value);
 }
 
+// The member that DeepInfer's {"schema_type", "schema"} stands for: its types are not written down, so these are the
+// names that others have for the same.
+ApiResult<std::optional<ForeignRow>> RowOfSoArgs(const Json& args) {
+  if (args.is_null()) return std::nullopt;
+  const std::string_view type = Text(args, "schema_type");
+  for (const ForeignRow& row : kForeign)
+    if (row.holder == "structured_outputs" && (row.name == type || row.kind == type))
+      return ForeignRow{"so_args", "schema", row.kind};
+  return Refuse({.status = 400,
+                 .message = "so_args must be an object with schema, and schema_type: json_schema, json_object, regex, "
+                            "choice, ebnf or structural_tag",
+                 .param = "so_args"});
+}
+
+// What vLLM takes beside the form itself. Blanks are at most one behind "," and ":", so a wish for fewer is no demand.
+ApiResult<void> RefuseOptions(const Json& holder) {
+  for (const std::string_view name : {"whitespace_pattern", "disable_additional_properties"}) {
+    const Json& value = Get(holder, name);
+    if (value.is_null() || (value.is_bool() && !protocol::IsTrue(value))) continue;
+    return Refuse({.status = 400,
+                   .message = fmt::format("structured_outputs.{} is not supported: {}", name,
+                                          name == "whitespace_pattern" ? "blanks in JSON are what its grammar allows"
+                                                                       : "write additionalProperties into the schema"),
+                   .param = "structured_outputs",
+                   .code = "unsupported_parameter"});
+  }
+  return {};
+}
+
 ApiResult<std::optional<ConstraintSpec>> ForeignConstraint(const Json& body) {
-  std::optional<ConstraintSpec> found;
   const Json& holder = Get(body, "structured_outputs");
   const auto known = [&](const ForeignRow& row) {
     return row.holder == "structured_outputs" && !Get(holder, row.name).is_null();
@@ -64,32 +95,49 @@ ApiResult<std::optional<ConstraintSpec>> ForeignConstraint(const Json& body) {
         {.status = 400,
          .message = "structured_outputs has none of json, json_object, regex, choice, grammar, structural_tag",
          .param = "structured_outputs"});
-  for (const ForeignRow& row : kForeign) {
+  if (auto checked = RefuseOptions(holder); !checked) return Refuse(checked.error());
+  auto so_args = RowOfSoArgs(Get(body, "so_args"));
+  if (!so_args) return Refuse(so_args.error());
+  std::vector<ForeignRow> rows(std::begin(kForeign), std::end(kForeign));
+  if (*so_args) rows.push_back(**so_args);
+  std::optional<ConstraintSpec> found;
+  for (const ForeignRow& row : rows) {
+    const bool is_so = row.holder == "so_args";
     const Json& value = Get(row.holder.empty() ? body : Get(body, row.holder), row.name);
-    if (value.is_null()) continue;
+    if (value.is_null() && !is_so) continue;
+    const std::string name(is_so ? row.holder : row.name);
     if (found)
       return Refuse({.status = 400,
-                     .message = found->param + " and " + std::string(row.name) + " both constrain the answer; give one",
-                     .param = std::string(row.name)});
+                     .message = found->param + " and " + name + " both constrain the answer; give one",
+                     .param = name});
     if (row.kind == "json_object") {
-      if (protocol::IsTrue(value)) found = ConstraintSpec{"json_schema", std::string(kAnyObject), false, "json_object"};
+      if (is_so || protocol::IsTrue(value)) found = ConstraintSpec{"json_schema", std::string(kAnyObject), false, name};
       continue;
     }
     auto spec = SpecText(row, value);
     if (!spec) return Refuse(spec.error());
-    found = ConstraintSpec{std::string(row.kind), std::move(*spec), false, std::string(row.name)};
+    found = ConstraintSpec{std::string(row.kind), std::move(*spec), false, name};
   }
   return found;
+}
+
+// Whether the tool asked for strictness: the codec says so, except of Messages, whose tools carry it as their own
+// member and are held to their schema as it is.
+bool IsStrict(const protocol::Tool& tool, const Json& body) {
+  const std::span<const Json> rows = protocol::Elements(Get(body, "tools"));
+  return tool.strict.value_or(false) || std::any_of(rows.begin(), rows.end(), [&](const Json& row) {
+           return Text(row, "name") == tool.name && protocol::IsTrue(Get(row, "strict"));
+         });
 }
 
 // The codec's list of tools as the grammar of calls takes it. `otherwise`: what an answer that is no call must be, null
 // for anything. Where a call is the model's choice, tools that did not ask for strictness keep only the block's form:
 // any arguments, each name once.
-ConstraintSpec DsmlConstraint(const protocol::ParsedRequest& request, std::string_view mode, bool single_call,
-                              Json otherwise) {
+ConstraintSpec DsmlConstraint(const protocol::ParsedRequest& request, const Json& body, std::string_view mode,
+                              bool single_call, Json otherwise) {
   Json tools(Json::Array{});
   for (const protocol::Tool& tool : request.conversation.tools) {
-    const bool strict = tool.strict.value_or(false);
+    const bool strict = IsStrict(tool, body);
     const Json& declared = tool.declared.is_null() ? tool.parameters : tool.declared;
     tools.Push(Json::MakeObject(
         {{"name", tool.name}, {"parameters", strict || mode != "auto" ? declared : Json()}, {"strict", strict}}));
@@ -118,12 +166,13 @@ std::optional<ConstraintSpec> FormatConstraint(const protocol::ParsedRequest& re
 
 // A format beside tools that the model may call as it likes: the answer is calls, or has the format. Grammars that the
 // client wrote itself stand alone: they say whether there may be calls.
-ApiResult<ConstraintSpec> CallsOr(const protocol::ParsedRequest& request, bool single_call, ConstraintSpec format) {
+ApiResult<ConstraintSpec> CallsOr(const protocol::ParsedRequest& request, const Json& body, bool single_call,
+                                  ConstraintSpec format) {
   if (format.kind != "json_schema" && format.kind != "regex") return format;
   auto spec = protocol::ParseJson(format.spec);
   if (!spec)
     return Refuse({.status = 400, .message = format.param + ": " + spec.error().message, .param = format.param});
-  ConstraintSpec either = DsmlConstraint(request, "auto", single_call,
+  ConstraintSpec either = DsmlConstraint(request, body, "auto", single_call,
                                          Json::MakeObject({{"kind", format.kind}, {"spec", std::move(*spec)}}));
   either.format_param = std::move(format.param);
   return either;
@@ -136,21 +185,23 @@ ApiError BothConstrain(std::string_view one, std::string_view other) {
 }
 
 // What tools add to a format that the answer must have, if there is one.
-ApiResult<std::optional<ConstraintSpec>> WithTools(const protocol::ParsedRequest& request, bool single_call,
-                                                   std::optional<ConstraintSpec> format, bool foreign) {
+ApiResult<std::optional<ConstraintSpec>> WithTools(const protocol::ParsedRequest& request, const Json& body,
+                                                   bool single_call, std::optional<ConstraintSpec> format,
+                                                   bool foreign) {
   if (!request.conversation.tools_active()) return format;
   const auto& tools = request.conversation.tools;
   const bool strict =
-      std::any_of(tools.begin(), tools.end(), [](const protocol::Tool& tool) { return tool.strict.value_or(false); });
+      std::any_of(tools.begin(), tools.end(), [&](const protocol::Tool& tool) { return IsStrict(tool, body); });
   // Messages demands a call while the model thinks too, which the conversation's choice cannot say.
   const bool demanded = request.inference.constraint && request.inference.constraint->kind == "tool_call_required";
   const bool may_join = format && (format->kind == "json_schema" || format->kind == "regex");
   if (foreign && (demanded || (strict && !may_join))) return Refuse(BothConstrain(format->param, "tools"));
   // A demanded call leaves no room for an answer of the response format.
   if (demanded)
-    return DsmlConstraint(request, request.parsing.starts_in_tool_calls ? "inside" : "block", single_call, Json());
-  if (format) return CallsOr(request, single_call, std::move(*format));
-  ConstraintSpec calls = DsmlConstraint(request, "auto", single_call, Json());
+    return DsmlConstraint(request, body, request.parsing.starts_in_tool_calls ? "inside" : "block", single_call,
+                          Json());
+  if (format) return CallsOr(request, body, single_call, std::move(*format));
+  ConstraintSpec calls = DsmlConstraint(request, body, "auto", single_call, Json());
   calls.optional = !strict;
   return calls;
 }
@@ -165,7 +216,7 @@ ApiResult<std::optional<ConstraintSpec>> ConstraintOf(const protocol::ParsedRequ
   if (*foreign && format) return Refuse(BothConstrain((*foreign)->param, format->param));
   const bool is_foreign = foreign->has_value();
   if (is_foreign) format = std::move(*foreign);
-  auto spec = WithTools(request, single_call, std::move(format), is_foreign);
+  auto spec = WithTools(request, body, single_call, std::move(format), is_foreign);
   if (!spec) return spec;
   using protocol::ThinkingStage;
   const ThinkingStage stage = request.parsing.stage;

@@ -20,10 +20,10 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr std::string_view kPaths[] = {"/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions"};
-constexpr std::string_view kBodies[] = {R"({"model":"nano","messages":[{"role":"user","content":"Hi"}])",
-                                        R"({"model":"nano","input":"Hi")",
-                                        R"({"model":"nano","max_tokens":9,"messages":[{"role":"user","content":"Hi"}])",
-                                        R"({"model":"nano","prompt":"Hi")"};
+constexpr std::string_view kBodies[] = {
+    R"({"model":"nano","messages":[{"role":"user","content":"Hi, json"}])", R"({"model":"nano","input":"Hi, json")",
+    R"({"model":"nano","max_tokens":9,"messages":[{"role":"user","content":"Hi, json"}])",
+    R"({"model":"nano","prompt":"Hi, json")"};
 
 std::string Body(std::size_t api, std::string_view more) {
   return std::string(kBodies[api]) + std::string(more) + "}";
@@ -96,7 +96,7 @@ TEST(ForeignMembers, ThinkingIsSwitchedByEverySpelling) {
   for (const auto& request : requests) EXPECT_EQ(request.prompt_ids, requests[0].prompt_ids);
   EXPECT_EQ(served.Post(kPaths[0], Body(0, R"(,"enable_thinking":"no")"))->status(), 400);
   const auto count = served.Post(
-      "/tokenize", R"({"messages":[{"role":"user","content":"Hi"}],"chat_template_kwargs":{"thinking":false}})");
+      "/tokenize", R"({"messages":[{"role":"user","content":"Hi, json"}],"chat_template_kwargs":{"thinking":false}})");
   EXPECT_EQ(At(count->json(), "count"), std::to_string(requests[0].prompt_ids.size())) << "as the chat itself";
 }
 
@@ -287,20 +287,87 @@ TEST(ForeignMembers, ReachTheEngine) {
     EXPECT_EQ(served.Post(kPaths[0], Chat(more))->status(), 400) << more;
 }
 
-TEST(ForeignMembers, CompletionsTakeAResponseFormat) {
-  Served served(Says("{}"));
-  for (const std::string_view format :
-       {R"({"type":"text"})", R"({"type":"json_object"})",
-        R"({"type":"json_schema","json_schema":{"name":"a","schema":{"type":"object"}}})",
-        R"({"type":"regex","regex":"a+"})", R"({"type":"structural_tag","format":{"type":"any_text"}})"})
-    EXPECT_EQ(served.Post(kPaths[3], Body(3, Member("response_format", format)))->status(), 200) << format;
-  const auto compiled = served.engine->compiled();
-  ASSERT_EQ(compiled.size(), 4u);
-  EXPECT_EQ(compiled[0].kind, "json_schema");
-  EXPECT_EQ(compiled[1].kind, "json_schema");
-  EXPECT_EQ(compiled[2].kind, "regex");
-  EXPECT_EQ(compiled[3].kind, "structural_tag");
-  EXPECT_EQ(served.Post(kPaths[3], Body(3, Member("response_format", R"("json")")))->status(), 400);
+// Every way in which a client can ask for a form, in each API that has it, as what the grammar layer is given.
+TEST(ForeignMembers, EverySurfaceOfStructuredOutputsReachesTheCompiler) {
+  constexpr unsigned kAnyApi = 15, kChat = 1, kResponses = 2, kMessages = 4, kCompletions = 8;
+  struct Case {
+    unsigned apis;  // bits in the order of kPaths
+    std::string_view more, kind, spec;
+  };
+  constexpr std::string_view kObject = R"({"type":"object"})", kInteger = R"({"type":"integer"})",
+                             kTag = R"("any_text")";
+  constexpr Case kCases[] = {
+      {kChat | kCompletions, R"("response_format":{"type":"json_object"})", "json_schema", kObject},
+      {kChat | kCompletions,
+       R"("response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{"type":"integer"}}})",
+       "json_schema", kInteger},
+      {kChat | kCompletions, R"("response_format":{"type":"regex","regex":"a+"})", "regex", R"("a+")"},
+      {kChat | kCompletions, R"("response_format":{"type":"structural_tag","format":{"type":"any_text"}})",
+       "structural_tag", kTag},
+      {kChat | kCompletions, R"("response_format":{"type":"structural_tag","structures":[],"triggers":["<"]})",
+       "structural_tag", R"("triggers":["<"])"},
+      {kResponses, R"("text":{"format":{"type":"json_schema","name":"a","schema":{"type":"integer"}}})", "json_schema",
+       kInteger},
+      {kResponses, R"("text":{"format":{"type":"json_object"}})", "json_schema", kObject},
+      {kMessages, R"("output_config":{"format":{"type":"json_schema","schema":{"type":"integer"}}})", "json_schema",
+       kInteger},
+      {kChat, R"("tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object"}}}])",
+       "dsml", R"("strict":true)"},
+      {kResponses, R"("tools":[{"type":"function","name":"f","strict":true,"parameters":{"type":"object"}}])", "dsml",
+       R"("strict":true)"},
+      {kMessages, R"("tools":[{"name":"f","strict":true,"input_schema":{"type":"object"}}])", "dsml",
+       R"("strict":true)"},
+      {kAnyApi, R"("structured_outputs":{"json":{"type":"integer"},"disable_any_whitespace":true})", "json_schema",
+       kInteger},
+      {kAnyApi, R"("structured_outputs":{"json":"{\"type\":\"integer\"}"})", "json_schema", kInteger},
+      {kAnyApi, R"("structured_outputs":{"json_object":true})", "json_schema", kObject},
+      {kAnyApi, R"("structured_outputs":{"regex":"a+"})", "regex", R"("a+")"},
+      {kAnyApi, R"("structured_outputs":{"choice":["a","b"]})", "choice", R"(["a","b"])"},
+      {kAnyApi, R"("structured_outputs":{"grammar":"root ::= \"a\""})", "ebnf", "root ::="},
+      {kAnyApi, R"("structured_outputs":{"structural_tag":{"format":{"type":"any_text"}}})", "structural_tag", kTag},
+      {kAnyApi, R"("guided_json":{"type":"integer"})", "json_schema", kInteger},
+      {kAnyApi, R"("guided_json_object":true)", "json_schema", kObject},
+      {kAnyApi, R"("guided_regex":"a+")", "regex", R"("a+")"},
+      {kAnyApi, R"("guided_choice":["a"])", "choice", R"(["a"])"},
+      {kAnyApi, R"("guided_grammar":"root ::= \"a\"")", "ebnf", "root ::="},
+      {kAnyApi, R"("json_schema":"{\"type\":\"integer\"}")", "json_schema", kInteger},
+      {kAnyApi, R"("regex":"a+")", "regex", R"("a+")"},
+      {kAnyApi, R"("ebnf":"root ::= \"a\"")", "ebnf", "root ::="},
+      {kAnyApi, R"("structural_tag":{"format":{"type":"any_text"}})", "structural_tag", kTag},
+      {kAnyApi, R"("so_args":{"schema_type":"json_schema","schema":{"type":"integer"}})", "json_schema", kInteger},
+      {kAnyApi, R"("so_args":{"schema_type":"json","schema":"{\"type\":\"integer\"}"})", "json_schema", kInteger},
+      {kAnyApi, R"("so_args":{"schema_type":"json_object"})", "json_schema", kObject},
+      {kAnyApi, R"("so_args":{"schema_type":"regex","schema":"a+"})", "regex", R"("a+")"},
+      {kAnyApi, R"("so_args":{"schema_type":"choice","schema":["a"]})", "choice", R"(["a"])"},
+      {kAnyApi, R"("so_args":{"schema_type":"ebnf","schema":"root ::= \"a\""})", "ebnf", "root ::="},
+      // Refused: an empty kind.
+      {kChat | kCompletions, R"("response_format":"json")", "", ""},
+      {kChat | kCompletions, R"("response_format":{"type":"structural"})", "", ""},
+      {kChat | kCompletions,
+       R"("response_format":{"type":"structural_tag","format":{"type":"any_text"}},"structured_outputs":{"regex":"a"})",
+       "", ""},
+      {kAnyApi, R"("structured_outputs":{"regex":"a","whitespace_pattern":" *"})", "", ""},
+      {kAnyApi, R"("structured_outputs":{"json":{},"disable_additional_properties":true})", "", ""},
+      {kAnyApi, R"("structured_outputs":{"disable_any_whitespace":true})", "", ""},
+      {kAnyApi, R"("so_args":{"schema_type":"lark","schema":"a"})", "", ""},
+      {kAnyApi, R"("so_args":{"schema_type":"regex"})", "", ""},
+      {kAnyApi, R"("so_args":{"schema_type":"regex","schema":"a"},"regex":"a")", "", ""},
+      {kAnyApi, R"("so_args":"a")", "", ""},
+  };
+  for (std::size_t api = 0; api < std::size(kPaths); ++api) {
+    for (const Case& test : kCases) {
+      if ((test.apis >> api & 1) == 0) continue;
+      SCOPED_TRACE(std::string(kPaths[api]) + " " + std::string(test.more));
+      Served served(Says("{}"));
+      const auto reply = served.Post(kPaths[api], Body(api, "," + std::string(test.more)));
+      const auto compiled = served.engine->compiled();
+      EXPECT_EQ(reply->status(), test.kind.empty() ? 400 : 200);
+      EXPECT_EQ(compiled.size(), test.kind.empty() ? 0u : 1u);
+      if (compiled.empty()) continue;
+      EXPECT_EQ(compiled[0].kind, test.kind);
+      EXPECT_THAT(compiled[0].spec, HasSubstr(std::string(test.spec)));
+    }
+  }
 }
 
 // Each of three prompt tokens has itself and one alternative; the first has nothing before it.

@@ -315,16 +315,6 @@ TEST(Service, DemandsOnTheFormReachTheCompiler) {
     std::string spec;  // part of it
   };
   const Case cases[] = {
-      {R"(,"response_format":{"type":"json_schema","json_schema":{"name":"s","schema":{"type":"integer"}}})",
-       "json_schema", R"({"type":"integer"})"},
-      {R"(,"structured_outputs":{"regex":"a+"})", "regex", R"("a+")"},
-      {R"(,"structured_outputs":{"choice":["a","b"]})", "choice", R"(["a","b"])"},
-      {R"(,"response_format":{"type":"structural_tag","format":{"type":"const_string","value":"a"}})", "structural_tag",
-       R"("format":{"type":"const_string","value":"a"})"},
-      {R"(,"response_format":{"type":"structural_tag","structures":[],"triggers":["<"]})", "structural_tag",
-       R"("triggers":["<"])"},
-      {R"(,"guided_json":"{\"type\":\"string\"}")", "json_schema", R"({"type":"string"})"},
-      {R"(,"ebnf":"root ::= \"a\"")", "ebnf", R"("root ::= \"a\"")"},
       {std::string(kStrict), "dsml", R"("mode":"auto")"},
       {std::string(kLoose), "dsml", R"({"name":"f","parameters":null,"strict":false})"},
       {std::string(kLoose) + R"(,"tool_choice":"required")", "dsml", R"("parameters":{"type":"object")"},

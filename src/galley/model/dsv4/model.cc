@@ -135,9 +135,8 @@ Result<const float*> Model::RowLogits(int sequence, int first, int count, StateS
   return ForwardStep(*impl_, state, nullptr).RowLogits(sequence, first, count);
 }
 
-void Model::KeepDraftRings(bool keep) {
-  // Steps that a backend repeats are recorded once, with the rings.
-  impl_->keep_draft_rings = keep || impl_->backend->repeats_steps();
+bool Model::KeepDraftRings(bool keep) {
+  return impl_->keep_draft_rings = keep || impl_->backend->repeats_steps();
 }
 
 Result<std::span<const Draft>> Model::Drafts(std::span<const DraftInput> inputs, StateStorage& state) {

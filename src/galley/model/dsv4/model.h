@@ -117,8 +117,9 @@ class Model {
   [[nodiscard]] Result<const float*> RowLogits(int sequence, int first, int count, StateStorage& state);
 
   // Whether steps from now on keep the draft head's rings; they do to begin with. What runs without costs nothing for
-  // drafts, and its rows must lie below the decoder floor of later requests for them.
-  void KeepDraftRings(bool keep);
+  // drafts, and its rows must lie below the decoder floor of later requests for them. Returns whether they are kept:
+  // steps that a backend repeats are recorded once, with the rings.
+  bool KeepDraftRings(bool keep);
 
   // Drafts for sequences whose committed rows have all been run with options().drafts; valid until the next call.
   // Errors: kDevice.

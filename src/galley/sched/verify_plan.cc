@@ -12,6 +12,9 @@ namespace {
 
 // Weight of the newest step in the average of survivals. Less means less noise where few sequences run.
 constexpr double kNewest = 0.05;
+constexpr double kNewestPooled = 0.02;
+// Survival from which on a trial verifies drafts where none are best.
+constexpr float kTrialLeast = 0.5F;
 // Weight of the newest step in the correction of the cost curve.
 constexpr double kCorrectionStep = 0.2;
 // Of the sequences that could have drafts one in so many gets some in a trial where none is best.
@@ -78,6 +81,13 @@ double VerifyCost::Predict(std::int64_t rows, std::int64_t drafting) const {
   return forward_->Predict(rows) * correction_ + sampler_row_us_ * static_cast<double>(rows) + draft_.Predict(drafting);
 }
 
+double VerifyCost::PredictMean(double rows, std::int64_t drafting) const {
+  const double below = std::floor(rows), rest = rows - below;
+  const auto whole = static_cast<std::int64_t>(below);
+  const double forward = forward_->Predict(whole) * (1 - rest) + (rest > 0 ? forward_->Predict(whole + 1) * rest : 0);
+  return forward * correction_ + sampler_row_us_ * rows + draft_.Predict(drafting);
+}
+
 void VerifyCost::Observe(const Measured& measured) {
   const auto known = [](double us) { return us > 0 && us < kLongest; };  // NaN is not
   if (measured.rows > 0 && known(measured.forward_us)) {
@@ -104,6 +114,9 @@ VerifyBudget PlanBudget(const SurvivalCurve& curve, int sequences, int drafting,
     const double gain = drafting * curve.Gain(static_cast<double>(drafts) / all);
     const VerifyBudget budget{.drafts = drafts,
                               .drafting = drafting,
+                              .depth = per_sequence,
+                              .draft_size = drafting,
+                              .expected_rows = static_cast<double>(drafts),
                               .expected_tokens = sequences + gain,
                               .predicted_us = cost.Predict(sequences + drafts, drafting)};
     if (best.drafts == 0 || budget.rate() > best.rate()) best = budget;
@@ -124,8 +137,37 @@ VerifyBudget PlanBudget(const SurvivalCurve& curve, int sequences, int drafting,
   return best;
 }
 
+VerifyBudget PlanDepth(const SurvivalClasses& classes, int sequences, int drafting, int depth_most, int drafts_most,
+                       const VerifyCost& cost) {
+  VerifyBudget best;
+  if (drafting < 1 || drafts_most < 1) return best;
+  // Rows and tokens of a sequence's first `depth` drafts, by class.
+  std::array<double, SurvivalClasses::kClasses> rows{}, gain{};
+  for (int depth = 1; depth <= std::min(depth_most, classes.places()); ++depth) {
+    double rows_above = 0, gain_above = 0;
+    for (int at = SurvivalClasses::kClasses - 1; at >= 0; --at) {
+      rows[kv::Idx(at)] += classes.Rows(depth - 1, at);
+      gain[kv::Idx(at)] += classes.Gain(depth - 1, at);
+      if (rows[kv::Idx(at)] < 1e-6) continue;
+      rows_above += rows[kv::Idx(at)];
+      gain_above += gain[kv::Idx(at)];
+      const double verified = std::min(drafting * rows_above, static_cast<double>(drafts_most));
+      const VerifyBudget budget{.drafts = std::min(drafting * depth, drafts_most),
+                                .drafting = drafting,
+                                .depth = depth,
+                                .least = SurvivalClasses::Lowest(at),
+                                .draft_size = drafting * depth,
+                                .expected_rows = verified,
+                                .expected_tokens = sequences + gain_above * verified / rows_above,
+                                .predicted_us = cost.PredictMean(sequences + verified, drafting * depth)};
+      if (best.drafts == 0 || budget.rate() > best.rate()) best = budget;
+    }
+  }
+  return best;
+}
+
 void ChooseRows(std::span<const float> survivals, int per_sequence, int budget, std::span<int> lengths,
-                std::vector<float>& scratch) {
+                std::vector<float>& scratch, float lowest) {
   CHECK(survivals.size() == lengths.size() * kv::Idx(per_sequence)) << survivals.size() << " " << lengths.size();
   std::ranges::fill(lengths, 0);
   const auto total = static_cast<int>(survivals.size());
@@ -134,7 +176,7 @@ void ChooseRows(std::span<const float> survivals, int per_sequence, int budget, 
   // The smallest survival that is taken; ties go to the front, so that every device chooses alike.
   scratch.assign(survivals.begin(), survivals.end());
   std::ranges::nth_element(scratch, scratch.begin() + taken - 1, std::greater<>());
-  const float least = scratch[kv::Idx(taken - 1)];
+  const float least = std::max(scratch[kv::Idx(taken - 1)], lowest);
   int ties = taken - static_cast<int>(std::ranges::count_if(survivals, [&](float s) { return s > least; }));
   // A sequence's survivals do not grow, so what is taken of it is its front.
   for (int i = 0; i < total; ++i) {
@@ -149,37 +191,76 @@ VerifyPlanner::VerifyPlanner(const VerifyOptions& options, CostCurve& forward)
 VerifyBudget VerifyPlanner::Next(StepId step, int sequences, int drafting, int rows_most) {
   for (Seen& seen : waiting_) {
     if (seen.step < 0 || seen.step > step - 2) continue;
-    average_.Blend(seen.curve, std::max(kNewest, 1.0 / ++averaged_));
+    ++averaged_;
+    average_.Blend(seen.curve, std::max(kNewest, 1.0 / averaged_));
+    classes_.Blend(seen.classes, std::max(kNewestPooled, 1.0 / averaged_));
     seen.step = -1;
   }
   const int most = std::min(rows_most - sequences, drafting * options_.drafts);
   const VerifyBudget none = Priced(0, sequences, drafting);
   ++since_trial_;
   if (most < 1) return none;
-  VerifyBudget best = PlanBudget(average_, sequences, drafting, options_.drafts, most, cost_);
+  VerifyBudget best = options_.any_size ? PlanDepth(classes_, sequences, drafting, options_.drafts, most, cost_)
+                                        : PlanBudget(average_, sequences, drafting, options_.drafts, most, cost_);
   if (best.rate() < none.rate() * options_.gain_least) best = none;
   // What was best before is clearly worse now: something has changed, so it is worth trying more often again.
-  const VerifyBudget before = Priced(std::min(last_.drafts, most), sequences, drafting);
+  const VerifyBudget before = options_.any_size && last_.drafts > 0
+                                  ? PricedDepth(last_.depth, last_.least, sequences, drafting, most)
+                                  : Priced(std::min(last_.drafts, most), sequences, drafting);
   if (best.rate() > kChanged * before.rate()) trial_gap_ = options_.trial_steps;
   last_ = best;
   if (best.drafts > 0) {
-    draft_price_ = (best.predicted_us - cost_.Predict(sequences + best.drafts, 0)) / drafting;
-    row_price_ = (cost_.Predict(sequences + best.drafts, 0) - cost_.Predict(sequences, 0)) / best.drafts;
+    const double undrafted_us = cost_.PredictMean(sequences + best.expected_rows, 0);
+    draft_price_ = (best.predicted_us - undrafted_us) / drafting;
+    if (best.expected_rows > 0) row_price_ = (undrafted_us - cost_.Predict(sequences, 0)) / best.expected_rows;
   }
-  if (since_trial_ < trial_gap_ && !average_.empty()) return best;
+  if (since_trial_ < trial_gap_ && knows_survivals()) return best;
   since_trial_ = 0;
   trial_gap_ = std::min(trial_gap_ * 2, options_.trial_steps_most);
-  return Try(best, sequences, drafting, most);
+  return options_.any_size ? TryDepth(best, sequences, drafting, most) : Try(best, sequences, drafting, most);
 }
 
 VerifyBudget VerifyPlanner::Priced(int drafts, int sequences, int drafting) const {
   VerifyBudget budget{.drafts = drafts,
                       .drafting = drafts > 0 ? drafting : 0,
+                      .depth = drafts > 0 ? options_.drafts : 0,
+                      .draft_size = drafts > 0 ? drafting : 0,
+                      .expected_rows = static_cast<double>(drafts),
                       .expected_tokens = static_cast<double>(sequences),
                       .predicted_us = cost_.Predict(sequences + drafts, drafts > 0 ? drafting : 0)};
   if (drafts > 0)
     budget.expected_tokens += drafting * average_.Gain(static_cast<double>(drafts) / (drafting * options_.drafts));
   return budget;
+}
+
+VerifyBudget VerifyPlanner::PricedDepth(int depth, float least, int sequences, int drafting, int most) const {
+  VerifyBudget budget{.drafts = std::min(drafting * depth, most),
+                      .drafting = drafting,
+                      .depth = depth,
+                      .least = least,
+                      .draft_size = drafting * depth,
+                      .expected_tokens = static_cast<double>(sequences)};
+  for (int place = 0; place < std::min(depth, classes_.places()); ++place) {
+    for (int at = 0; at < SurvivalClasses::kClasses; ++at) {
+      if (SurvivalClasses::Lowest(at) < least) continue;
+      budget.expected_rows += drafting * classes_.Rows(place, at);
+      budget.expected_tokens += drafting * classes_.Gain(place, at);
+    }
+  }
+  budget.predicted_us = cost_.PredictMean(sequences + budget.expected_rows, budget.draft_size);
+  return budget;
+}
+
+// None and another depth in turn. Where none is best, all depths of a few sequences, but of their drafts only what is
+// likely: a trial that is likely to lose must not cost what drafting for everybody does.
+VerifyBudget VerifyPlanner::TryDepth(const VerifyBudget& best, int sequences, int drafting, int most) {
+  if (best.drafts == 0)
+    return PricedDepth(options_.drafts, kTrialLeast, sequences, std::max(1, drafting / kTrialPart), most);
+  const int number = trials_++;
+  if (number % 2 == 0) return Priced(0, sequences, drafting);
+  // The deepest one every other time: it is the only one that says how likely its last drafts are.
+  const int depth = number % 4 == 1 ? options_.drafts : 1 + number / 4 % options_.drafts;
+  return PricedDepth(depth, best.least, sequences, drafting, most);
 }
 
 // Another size in turn: none, half, double. Where none is best, a few rows of a few sequences: a trial that is likely
@@ -202,7 +283,12 @@ void VerifyPlanner::Report(StepId step, std::span<const float> survivals, int pe
   for (Seen& seen : waiting_) {
     if (seen.step < place->step) place = &seen;
   }
-  *place = {.step = step, .curve = SurvivalCurve::Of(survivals, per_sequence)};
+  *place = {.step = step, .curve = {}, .classes = {}};
+  if (options_.any_size) {
+    place->classes = SurvivalClasses::Of(survivals, per_sequence);
+  } else {
+    place->curve = SurvivalCurve::Of(survivals, per_sequence);
+  }
 }
 
 double VerifyPlanner::Saved(std::int64_t sequences, std::int64_t tokens, const VerifyCost::Measured& measured) const {

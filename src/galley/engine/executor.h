@@ -149,6 +149,7 @@ class Executor {
     Position begin = 0;
     int drafted = 0;
     std::vector<float> confidences = {};  // [drafted], as the drafter gave them
+    std::size_t survivals = 0;            // where the planner's are in survivals_, as many as drafts
     const float* draft_logits = nullptr;  // [drafted][vocab_size], on the device; only with rejection sampling
 
     // Keeps the memory.

@@ -116,6 +116,7 @@ Status Executor::ProposeDrafts(const StepJob& job) {
     Verify& verify = verifies_[asking_[k]];
     const std::vector<TokenId>& tokens = proposals[k].tokens;
     verify.drafted = static_cast<int>(tokens.size());
+    verify.survivals = k * static_cast<std::size_t>(plan.depth);
     const auto count = std::min(tokens.size(), static_cast<std::size_t>(lengths_[k]));
     verify.tokens.insert(verify.tokens.end(), tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count));
     verify.confidences.assign(proposals[k].confidences.begin(), proposals[k].confidences.end());
@@ -333,7 +334,12 @@ Status Executor::DrawVerified(const StepJob& job, std::size_t decode, std::span<
     options_.speculation.on_round({.confidences = verify.confidences, .accepted = accepted});
   }
   // Drafts that are not worth verifying had their price as well.
-  if (planner_ && verify.drafted > 0) planner_->Accepted(history.quench, static_cast<int>(drafts.size()), accepted);
+  if (planner_ && verify.drafted > 0) {
+    // A round that ended the text says nothing of the drafts behind.
+    const std::size_t judged =
+        result.stop ? std::min(drafts.size(), static_cast<std::size_t>(accepted)) : drafts.size();
+    planner_->Accepted(history.quench, std::span(survivals_).subspan(verify.survivals, judged), accepted);
+  }
   outcome.drafts[at] = {.drafted = verify.drafted, .verified = static_cast<int>(drafts.size()), .accepted = accepted};
   return {};
 }

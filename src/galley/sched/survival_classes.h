@@ -23,7 +23,12 @@ class SurvivalClasses {
   // Of a drafting sequence's draft at `place`: the chance that its survival is in the class, and that survival's share
   // of the mean.
   [[nodiscard]] double Rows(int place, int survival_class) const { return rows_[Index(place, survival_class)]; }
-  [[nodiscard]] double Gain(int place, int survival_class) const { return gain_[Index(place, survival_class)]; }
+  [[nodiscard]] double Gain(int place, int survival_class) const {
+    return gain_[Index(place, survival_class)] * Truth(survival_class);
+  }
+  // What became of a verified draft: such survivals count as much more or less as they came true so far. Confidences of
+  // a model that nobody calibrated, or of texts unlike those, are put right that way.
+  void Verified(float survival, bool accepted);
   // The lowest survival of a class.
   [[nodiscard]] static float Lowest(int survival_class) { return static_cast<float>(survival_class) / kClasses; }
 
@@ -31,7 +36,12 @@ class SurvivalClasses {
   [[nodiscard]] static std::size_t Index(int place, int survival_class) {
     return static_cast<std::size_t>(place) * kClasses + static_cast<std::size_t>(survival_class);
   }
+  [[nodiscard]] static int ClassOf(float survival);
+  [[nodiscard]] double Truth(int survival_class) const;
+
+  static constexpr int kClassesTogether = 4;  // that truth is known of
   std::array<double, kPlaces * kClasses> rows_{}, gain_{};
+  std::array<double, kClasses / kClassesTogether> expected_{}, accepted_{};
   int places_ = 0;
 };
 

@@ -260,7 +260,8 @@ VerifyBudget VerifyPlanner::TryDepth(const VerifyBudget& best, int sequences, in
   if (number % 2 == 0) return Priced(0, sequences, drafting);
   // The deepest one every other time: it is the only one that says how likely its last drafts are.
   const int depth = number % 4 == 1 ? options_.drafts : 1 + number / 4 % options_.drafts;
-  return PricedDepth(depth, best.least, sequences, drafting, most);
+  // And a little less likely ones than pay, so that it is seen whether they do.
+  return PricedDepth(depth, best.least * 0.75F, sequences, drafting, most);
 }
 
 // Another size in turn: none, half, double. Where none is best, a few rows of a few sequences: a trial that is likely
@@ -301,6 +302,11 @@ bool VerifyPlanner::Drafts(QuenchState& sequence) const {
   if (sequence.rest == 0) return true;
   --sequence.rest;
   return false;
+}
+
+void VerifyPlanner::Accepted(QuenchState& sequence, std::span<const float> survivals, int accepted) {
+  for (std::size_t i = 0; i < survivals.size(); ++i) classes_.Verified(survivals[i], static_cast<int>(i) < accepted);
+  Accepted(sequence, static_cast<int>(survivals.size()), accepted);
 }
 
 // Drafting pays for a sequence when the tokens it brings are worth more, at the step's rate, than its share of the

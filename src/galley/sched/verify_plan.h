@@ -153,6 +153,8 @@ class VerifyPlanner {
   [[nodiscard]] bool Drafts(QuenchState& sequence) const;
   // Drafts of the sequence that were verified and accepted in a step.
   void Accepted(QuenchState& sequence, int verified, int accepted) const;
+  // The same with the survivals of those that were verified, for what such survivals are worth.
+  void Accepted(QuenchState& sequence, std::span<const float> survivals, int accepted);
 
  private:
   struct Seen {

@@ -175,7 +175,10 @@ double PlannedThroughput(const VerifyCase& setting) {
     int rows = setting.sequences;
     for (std::size_t i = 0; i < drafting.size(); ++i) {
       const int accepted = world.Accept(step, drafting[i], i, lengths[i]);
-      planner.Accepted(quench[static_cast<std::size_t>(drafting[i])], lengths[i], accepted);
+      planner.Accepted(quench[static_cast<std::size_t>(drafting[i])],
+                       std::span(world.survivals())
+                           .subspan(i * static_cast<std::size_t>(depth), static_cast<std::size_t>(lengths[i])),
+                       accepted);
       tokens += accepted;
       rows += lengths[i];
     }

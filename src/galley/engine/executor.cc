@@ -105,7 +105,7 @@ Status Executor::Prepare() {
     sched::VerifyOptions options{.drafts = speculation.draft_tokens};
     // Prompt lookup costs the same at every depth.
     options.any_size = !loaded_.backend().repeats_steps();
-    if (options.any_size) options.draft_cost = sched::kDraftCostByRow;
+    if (options.any_size) options = sched::AnySize(options);
     planner_.emplace(options, decode_cost_);
   }
   thread_ = std::thread([this] { Loop(); });

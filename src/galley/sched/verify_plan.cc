@@ -16,11 +16,17 @@ constexpr double kNewestPooled = 0.02;
 // Survival from which on a trial verifies drafts where none are best.
 constexpr float kTrialLeast = 0.5F;
 // Weight of the newest step in the correction of the cost curve.
-constexpr double kCorrectionStep = 0.2;
+constexpr double kCorrectionStep = 0.1;
 // Of the sequences that could have drafts one in so many gets some in a trial where none is best.
 constexpr int kTrialPart = 8;
 // No part of a step takes longer, in microseconds.
 constexpr double kLongest = 3.6e9;
+// Steps between trials, at most, while drafts gain less than the second of these.
+constexpr int kComparedEvery = 64;
+constexpr double kClear = 1.25;
+// Worth of steps with drafts, of that of steps without, below which they wait; weight of the newest of either; and of
+// each step without towards trying again: about one lost step of a hundred.
+constexpr double kWorthLeast = 0.97, kWorthStep = 1.0 / 32, kForgets = 1.0 / 512;
 // A budget that is better by this factor is another one.
 constexpr double kChanged = 1.04;
 
@@ -78,30 +84,34 @@ double SurvivalCurve::Gain(double part) const {
 }
 
 double VerifyCost::Predict(std::int64_t rows, std::int64_t drafting) const {
-  return forward_->Predict(rows) * correction_ + sampler_row_us_ * static_cast<double>(rows) + draft_.Predict(drafting);
+  return (forward_->Predict(rows) + draft_.Predict(drafting)) * correction_ +
+         sampler_row_us_ * static_cast<double>(rows);
 }
 
 double VerifyCost::PredictMean(double rows, std::int64_t drafting) const {
   const double below = std::floor(rows), rest = rows - below;
   const auto whole = static_cast<std::int64_t>(below);
   const double forward = forward_->Predict(whole) * (1 - rest) + (rest > 0 ? forward_->Predict(whole + 1) * rest : 0);
-  return forward * correction_ + sampler_row_us_ * rows + draft_.Predict(drafting);
+  return (forward + draft_.Predict(drafting)) * correction_ + sampler_row_us_ * rows;
 }
 
 void VerifyCost::Observe(const Measured& measured) {
   const auto known = [](double us) { return us > 0 && us < kLongest; };  // NaN is not
   if (measured.rows > 0 && known(measured.forward_us)) {
-    forward_->Observe(measured.rows, measured.forward_us);
-    // The curve has taken its part already; what is left is what all sizes have in common now and had not before.
-    const double ratio = std::clamp(measured.forward_us / forward_->Predict(measured.rows), 0.8, 1.25);
-    correction_ += kCorrectionStep * (ratio - correction_);
+    // What all sizes have in common is told apart from what this one costs, or sizes that did not run for a while would
+    // look cheap whenever the machine is slow, and be chosen.
+    const double ratio = measured.forward_us / (forward_->Predict(measured.rows) * correction_);
+    if (ratio > 0) correction_ *= 1 + kCorrectionStep * (std::clamp(ratio, 0.8, 1.25) - 1);
+    correction_ = std::clamp(correction_, 0.05, 20.0);
+    forward_->Observe(measured.rows, measured.forward_us / correction_);
   }
   if (measured.rows > 0 && known(measured.sampler_us)) {
     const double each = measured.sampler_us / static_cast<double>(measured.rows);
     sampler_row_us_ = sampler_seen_ ? sampler_row_us_ + 0.1 * (each - sampler_row_us_) : each;
     sampler_seen_ = true;
   }
-  if (measured.drafting > 0 && known(measured.draft_us)) draft_.Observe(measured.drafting, measured.draft_us);
+  if (measured.drafting > 0 && known(measured.draft_us))
+    draft_.Observe(measured.drafting, measured.draft_us / correction_);
 }
 
 VerifyBudget PlanBudget(const SurvivalCurve& curve, int sequences, int drafting, int per_sequence, int drafts_most,
@@ -202,7 +212,8 @@ VerifyBudget VerifyPlanner::Next(StepId step, int sequences, int drafting, int r
   if (most < 1) return none;
   VerifyBudget best = options_.any_size ? PlanDepth(classes_, sequences, drafting, options_.drafts, most, cost_)
                                         : PlanBudget(average_, sequences, drafting, options_.drafts, most, cost_);
-  if (best.rate() < none.rate() * options_.gain_least) best = none;
+  const bool seen_to_lose = options_.any_size && drafted_worth_ < kWorthLeast * plain_worth_;
+  if (best.rate() < none.rate() * options_.gain_least || seen_to_lose) best = none;
   // What was best before is clearly worse now: something has changed, so it is worth trying more often again.
   const VerifyBudget before = options_.any_size && last_.drafts > 0
                                   ? PricedDepth(last_.depth, last_.least, sequences, drafting, most)
@@ -216,7 +227,10 @@ VerifyBudget VerifyPlanner::Next(StepId step, int sequences, int drafting, int r
   }
   if (since_trial_ < trial_gap_ && knows_survivals()) return best;
   since_trial_ = 0;
-  trial_gap_ = std::min(trial_gap_ * 2, options_.trial_steps_most);
+  // Where drafts gain little, a step without is what they must be measured against.
+  const bool doubtful = options_.any_size && best.drafts > 0 && best.rate() < kClear * none.rate();
+  const int gap_most = doubtful ? kComparedEvery : options_.trial_steps_most;
+  trial_gap_ = std::min(trial_gap_ * 2, std::max(gap_most, options_.trial_steps));
   return options_.any_size ? TryDepth(best, sequences, drafting, most) : Try(best, sequences, drafting, most);
 }
 
@@ -296,6 +310,19 @@ double VerifyPlanner::Saved(std::int64_t sequences, std::int64_t tokens, const V
   if (sequences < 1) return 0;
   const double steps = static_cast<double>(tokens) / static_cast<double>(sequences);
   return steps * cost_.Predict(sequences, 0) - measured.forward_us - measured.sampler_us - measured.draft_us;
+}
+
+void VerifyPlanner::Judge(std::int64_t sequences, std::int64_t tokens, const VerifyCost::Measured& measured) {
+  const double us = measured.forward_us + measured.sampler_us + measured.draft_us;
+  if (sequences < 1 || !(measured.forward_us > 0 && us < kLongest)) return;
+  const double plain_us = cost_.Predict(sequences, 0);
+  const double worth = std::min(static_cast<double>(tokens) / static_cast<double>(sequences) * plain_us / us, 8.0);
+  if (measured.drafting > 0) {
+    drafted_worth_ += kWorthStep * (worth - drafted_worth_);
+    return;
+  }
+  plain_worth_ += kWorthStep * (worth - plain_worth_);
+  drafted_worth_ += kForgets * (plain_worth_ - drafted_worth_);
 }
 
 bool VerifyPlanner::Drafts(QuenchState& sequence) const {

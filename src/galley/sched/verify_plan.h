@@ -115,7 +115,14 @@ struct VerifyOptions {
   // By draft_size. Where depth is planned it is better too low for a small pass: that gets it tried.
   CostCurve::Prior draft_cost = {.base_us = 300, .row_us = 2};
 };
-inline constexpr CostCurve::Prior kDraftCostByRow = {.base_us = 100, .row_us = 100};
+// For a backend whose steps may have any size. The gain must pay for the head's rings as well, which steps beside it
+// keep (on nano 3.6 % of a step).
+[[nodiscard]] constexpr VerifyOptions AnySize(VerifyOptions options) {
+  options.any_size = true;
+  options.gain_least = 1.03;
+  options.draft_cost = {.base_us = 100, .row_us = 100};
+  return options;
+}
 
 // Of one sequence; plain data in the caller's hands.
 struct QuenchState {
@@ -139,6 +146,10 @@ class VerifyPlanner {
 
   // Microseconds that a step with drafts took less than as many tokens without would have; negative when it lost.
   [[nodiscard]] double Saved(std::int64_t sequences, std::int64_t tokens, const VerifyCost::Measured& measured) const;
+
+  // What a step without prompt rows came to, after Report: what drafts bring is not only predicted but seen, and where
+  // steps with them have been slower for their tokens than steps without, they wait, whatever the prediction says.
+  void Judge(std::int64_t sequences, std::int64_t tokens, const VerifyCost::Measured& measured);
 
   // Steps before a trial in which drafts are made ready (a draft head's rings are kept), so that the trial finds them
   // as good as they are.
@@ -177,6 +188,8 @@ class VerifyPlanner {
   int averaged_ = 0;             // reports in it
   std::array<Seen, 4> waiting_;  // newer ones
   VerifyBudget last_;            // chosen for its own sake
+  double drafted_worth_ = 1;     // tokens of steps with drafts, as plain steps in their time
+  double plain_worth_ = 1;       // the same of steps without
   double row_price_ = 0;         // of a verified draft at the last budget
   double draft_price_ = 0;       // of drafting for one sequence
   int since_trial_ = 0;

@@ -139,13 +139,14 @@ double PlannedThroughput(const VerifyCase& setting) {
   // Nothing is known of the device: the curve begins at the scheduler's own guess.
   sched::CostCurve curve(sched::SchedulerOptions().decode_cost);
   sched::VerifyOptions options{.drafts = kDrafts, .any_size = setting.device.any_size};
-  if (options.any_size) options.draft_cost = sched::kDraftCostByRow;
+  if (options.any_size) options = sched::AnySize(options);
   sched::VerifyPlanner planner(options, curve);
   std::vector<sched::QuenchState> quench(static_cast<std::size_t>(setting.sequences));
   struct Done {
     sched::StepId step;
     std::vector<float> survivals;
     int depth;
+    std::int64_t tokens;
     sched::VerifyCost::Measured measured;
   };
   std::optional<Done> in_flight;
@@ -161,7 +162,10 @@ double PlannedThroughput(const VerifyCase& setting) {
     const sched::VerifyBudget budget =
         planner.Next(step, setting.sequences, static_cast<int>(drafting.size()), setting.sequences * (1 + kDrafts));
     // The step before has ended by now.
-    if (in_flight) planner.Report(in_flight->step, in_flight->survivals, in_flight->depth, in_flight->measured);
+    if (in_flight) {
+      planner.Report(in_flight->step, in_flight->survivals, in_flight->depth, in_flight->measured);
+      planner.Judge(setting.sequences, in_flight->tokens, in_flight->measured);
+    }
     if (static_cast<int>(drafting.size()) > budget.drafting) {
       // As the executor does: another part each time.
       std::rotate(drafting.begin(), drafting.begin() + step % static_cast<int>(drafting.size()), drafting.end());
@@ -171,6 +175,7 @@ double PlannedThroughput(const VerifyCase& setting) {
     world.Draft(step, drafting, depth);
     lengths.assign(drafting.size(), 0);
     sched::ChooseRows(world.survivals(), depth, budget.drafts, lengths, scratch, budget.least);
+    const std::int64_t tokens_before = tokens;
     tokens += setting.sequences;
     int rows = setting.sequences;
     for (std::size_t i = 0; i < drafting.size(); ++i) {
@@ -182,7 +187,8 @@ double PlannedThroughput(const VerifyCase& setting) {
       tokens += accepted;
       rows += lengths[i];
     }
-    in_flight = Done{step, world.survivals(), depth, world.Time(step, rows, static_cast<int>(drafting.size()), depth)};
+    in_flight = Done{step, world.survivals(), depth, tokens - tokens_before,
+                     world.Time(step, rows, static_cast<int>(drafting.size()), depth)};
     us += Total(in_flight->measured);
     world.Renew(step, [&](int i) { quench[static_cast<std::size_t>(i)] = {}; });
   }

@@ -97,7 +97,8 @@ void ChooseRows(std::span<const float> survivals, int per_sequence, int budget, 
 
 // The best plan where steps may have any number of rows: how deep to draft, and from which survival on a draft is worth
 // its row. That survival decides, not a count, so that a step verifies much where much is likely and nothing where
-// nothing is; with one sequence that brings a third more than the best count. Cost is taken at the mean number of rows.
+// nothing is: on nano, one sequence, reckoned as 1.31 against 1.15 times the rate. Cost is taken at the mean number of
+// rows.
 [[nodiscard]] VerifyBudget PlanDepth(const SurvivalClasses& classes, int sequences, int drafting, int depth_most,
                                      int drafts_most, const VerifyCost& cost);
 

@@ -26,10 +26,15 @@ export PROMPT
 build: build/release/build.ninja ## Build the release preset into build/release (the default target)
 	@ninja -C build/release -n | grep -q 'no work to do' || cmake --build build/release -j $(JOBS)
 
+# The program alone, where it is not up to date.
+define BUILD_GALLEY
+ninja -C build/release -n galley | grep -q 'no work to do' || { \
+  echo "Building the program once; this takes some minutes on two cores."; \
+  cmake --build build/release -j $(JOBS) --target galley; }
+endef
+
 run: build/release/build.ninja ## Continue PROMPT="…" with the embedded nano model (RUN_ARGS="…" replaces the settings)
-	@ninja -C build/release -n galley | grep -q 'no work to do' || { \
-	  echo "Building the program once; this takes some minutes on two cores."; \
-	  cmake --build build/release -j $(JOBS) --target galley; }
+	@$(BUILD_GALLEY)
 	@printf '%s' "$$PROMPT"
 	@build/release/galley generate $(RUN_ARGS) "$$PROMPT"
 
@@ -76,7 +81,8 @@ cuda: packages ## Build the CUDA backend, its tests and benchmark into build/cud
 	@cmake --preset release -B build/cuda -DGALLEY_CUDA=ON $(if $(CUDA_ARCHS),-DGALLEY_CUDA_ARCHITECTURES="$(CUDA_ARCHS)") >/dev/null
 	@cmake --build build/cuda -j $(JOBS) --target galley cuda_tests
 
-install: build ## Install the program under PREFIX (/usr/local)
+install: build/release/build.ninja ## Build the program and install it with its model and pages under PREFIX (/usr/local)
+	@$(BUILD_GALLEY)
 	@cmake --install build/release --prefix "$(PREFIX)"
 
 sizes: ## Print what the tracked files weigh against their budgets

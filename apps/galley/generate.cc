@@ -170,6 +170,8 @@ Result<int> RunGenerate(Context& context) {
   ASSIGN_OR_RETURN(const Answer answer, GenerateAnswer(*generator, settings, request));
   printer.End();
   if (json) terminal.Write(AnswerJson(answer, request.prompt_ids, settings, thinking, generator->tokenizer()));
+  if (request.constraint != nullptr && answer.result.finish == engine::FinishReason::kLength)
+    terminal.Complain("the answer was cut off by --max-tokens before it was what was asked for");
   if (values.Bool("show-timings")) terminal.Note(TimingsLine(request.prompt_ids.size(), answer.result));
   // This waits for the step that runs; a second interrupt still ends the process.
   generator.reset();

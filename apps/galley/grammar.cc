@@ -59,7 +59,11 @@ Result<int> RunGrammar(Context& context) {
   const std::string& path = arguments[1];
   const std::string& kind = context.values.String("kind");
   ASSIGN_OR_RETURN(const grammar::CompileOptions options, CompileOptionsOf(context.values));
-  ASSIGN_OR_RETURN(const grammar::JsonValue spec, ReadSpec(path, kind, options.limits));
+  auto read = ReadSpec(path, kind, options.limits);
+  if (!read && kind == "json_schema" && read.error().message.find("not JSON") != std::string::npos) {
+    read.error().message += "; where the file is no JSON Schema, say with --kind what it is";
+  }
+  ASSIGN_OR_RETURN(const grammar::JsonValue spec, std::move(read));
   const grammar::ModelVocabulary bytes = grammar::ByteVocabulary();
   const auto compiled = grammar::CompileKind(kind, spec, bytes.markers, options, bytes.vocabulary);
   if (!compiled) return tl::unexpected(RefusalError(compiled.error(), path));

@@ -39,6 +39,7 @@ Result<grammar::CompileOptions> CompileOptionsOf(const options::Values& values) 
     if (row.name == values.String("whitespace")) out.whitespace = row.value;
   }
   out.any_order = values.Bool("any-order");
+  out.plain_numbers = true;
   out.lenient = values.Bool("lenient");
   RETURN_IF_ERROR(grammar::SetLimits(values.List("grammar-limits"), out.limits));
   return out;
@@ -46,10 +47,15 @@ Result<grammar::CompileOptions> CompileOptionsOf(const options::Values& values) 
 
 // Where in the specification a refusal points.
 Error RefusalError(const grammar::CompileError& error, const std::string& path) {
-  std::string where = path;
-  if (!error.pointer.empty()) where += "#" + error.pointer;
-  if (error.position) where += fmt::format(", byte {}", *error.position);
-  return Error{ErrorCode::kInvalidArgument, error.message, where};
+  std::string where = path, pointer = error.pointer, message = error.message;
+  if (!error.keyword.empty() && !pointer.ends_with("/" + error.keyword)) pointer += "/" + error.keyword;
+  if (!pointer.empty()) where += "#" + pointer;
+  // Errors in texts say themselves at which byte.
+  const std::string at_byte = error.position ? fmt::format(" at byte {}", *error.position) : "";
+  if (message.find(at_byte) == std::string::npos) message += at_byte;
+  if (error.code == grammar::CompileCode::kUnsupportedKeyword && message.starts_with("unknown "))
+    message += ", or ignore it with --lenient";
+  return Error{ErrorCode::kInvalidArgument, message, where};
 }
 
 // What a file of this kind holds: JSON, or text without its last line end.

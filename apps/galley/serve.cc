@@ -87,7 +87,7 @@ Result<serve::Keys> ReadKeys(const options::Values& values) {
 
 Result<serve::SamplingDefaults> ReadDefaults(const options::Values& values, const std::filesystem::path& model_dir) {
   const std::string& choice = values.String("generation-config");
-  if (choice == "none") return serve::SamplingDefaults{};
+  if (choice == "none" || choice == "vllm") return serve::SamplingDefaults{};
   std::filesystem::path file = choice;
   if (choice == "auto") {
     file = model_dir / "generation_config.json";

@@ -113,9 +113,7 @@ class Bench {
     CHECK(us) << us.error().ToString();
     bandwidth_ = static_cast<double>(kBytes) / *us * 1e6;
     Write(fmt::format("read bandwidth of this run: {:.2f} TB/s; {}\n", bandwidth_ / 1e12, cublas_.description()));
-    Write(
-        "stream and split: forms of the products, same bits (docs/cuda.md), stream with the former attention "
-        "beside;\n");
+    Write("stream and split: forms of products and attention, same bits (docs/cuda.md);\n");
     Write("auto: what runs by itself; rates are of the fastest\n\n");
     Write("| op | stream µs | split µs | auto µs | floor µs | GB/s | of floor | TFLOP/s |\n");
     Write("|---|---:|---:|---:|---:|---:|---:|---:|\n");
@@ -537,11 +535,7 @@ Status RunCudaBench(const CudaBenchOptions& options, const CudaBenchWrite& write
   using backend::ProductForm;
   for (const ProductForm form : {ProductForm::kStream, ProductForm::kSplit, ProductForm::kAuto}) {
     ASSIGN_OR_RETURN(std::unique_ptr<backend::Backend> made,
-                     backend::MakeCudaBackend({.device = 0,
-                                               .graphs = false,
-                                               .linears = form,
-                                               .experts = form,
-                                               .part_attention = form == ProductForm::kSplit}));
+                     backend::MakeCudaBackend({.device = 0, .graphs = false, .linears = form, .experts = form}));
     forms.push_back(std::move(made));
   }
   Bench bench(std::move(forms), write);

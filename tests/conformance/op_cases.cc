@@ -512,12 +512,16 @@ std::vector<OpCase> MakeCases() {
     int rows;
     std::int64_t out, in;
   };
-  constexpr LinearShape kLinears[] = {
-      {kFp8, "fp8", 1, 64, 64},       {kFp8, "fp8", 7, 80, 96},     {kFp8, "fp8", 19, 512, 5120},
-      {kFp8, "fp8", 64, 384, 8192},   {kFp8, "fp8", 16, 272, 2048}, {kFp8, "fp8", 200, 128, 1280},
-      {kBf16, "bf16", 40, 200, 1024}, {kFp8, "fp8", 130, 96, 2304}, {kFp8, "fp8", 300, 256, 1280},
-      {kFp4, "fp4", 5, 48, 160},      {kFp4, "fp4", 33, 128, 5120}, {kBf16, "bf16", 3, 33, 72},
-      {kBf16, "bf16", 21, 384, 5120}, {kBf16, "bf16", 2, 40, 37},   {WeightFormat::kF32, "f32", 3, 40, 50}};
+  constexpr LinearShape kLinears[] = {{kFp8, "fp8", 1, 64, 64},       {kFp8, "fp8", 7, 80, 96},
+                                      {kFp8, "fp8", 19, 512, 5120},   {kFp8, "fp8", 64, 384, 8192},
+                                      {kFp8, "fp8", 16, 272, 2048},   {kFp8, "fp8", 200, 128, 1280},
+                                      {kBf16, "bf16", 40, 200, 1024}, {kFp8, "fp8", 130, 96, 2304},
+                                      {kFp8, "fp8", 300, 256, 1280},  {kFp8, "fp8", 20, 8192, 320},
+                                      {kFp8, "fp8", 50, 8192, 192},   {kFp8, "fp8", 200, 4096, 704},
+                                      {kFp8, "fp8", 530, 1664, 1088}, {kFp8, "fp8", 600, 2000, 128},
+                                      {kFp4, "fp4", 5, 48, 160},      {kFp4, "fp4", 33, 128, 5120},
+                                      {kBf16, "bf16", 3, 33, 72},     {kBf16, "bf16", 21, 384, 5120},
+                                      {kBf16, "bf16", 2, 40, 37},     {WeightFormat::kF32, "f32", 3, 40, 50}};
   for (const LinearShape& s : kLinears) {
     add(fmt::format("Linear_{}_{}x{}x{}", s.name, s.rows, s.out, s.in),
         [s](OpRig& rig) { Linear(rig, s.format, s.rows, s.out, s.in); });
@@ -533,6 +537,7 @@ std::vector<OpCase> MakeCases() {
   }
   add("MeanAndGather", MeanAndGather);
   add("AttnIn_small", [](OpRig& rig) { AttnIn(rig, {{0, 3}, {70, 6}}, 64, 64, 2); });
+  add("AttnIn_rows1000", [](OpRig& rig) { AttnIn(rig, {{0, 900}, {7, 100}}, 64, 1024, 2); });
   add("AttnIn_true", [](OpRig& rig) { AttnIn(rig, {{100000, 2}, {5, 1}}, 5120, 1280, 64); });
   add("Compress_ratio1", [](OpRig& rig) { Compress(rig, {{0, 3}, {130, 9}}, 96, 1); });
   add("Compress_ratio2", [](OpRig& rig) { Compress(rig, {{0, 1}, {131, 20}, {6, 2}, {9, 1}}, 160, 2); });
@@ -549,12 +554,15 @@ std::vector<OpCase> MakeCases() {
   add("Index_user", [](OpRig& rig) { IndexSelect(rig, {{{0, 20}, {2500, 3}}, 32, 64, 1, 50, CandidateRole::kUser}); });
   add("Attention_window", [](OpRig& rig) { Attention(rig, {{0, 5}, {200, 3}, {126, 4}}, 2, 0, 1, false); });
   add("Attention_entries", [](OpRig& rig) { Attention(rig, {{0, 3}, {77, 2}, {400, 140}}, 4, 32, 2, true); });
+  add("Attention_rows70", [](OpRig& rig) { Attention(rig, {{0, 40}, {300, 30}}, 40, 64, 1, true); });
   add("Attention_true", [](OpRig& rig) { Attention(rig, {{3000, 2}, {600, 1}}, 64, 512, 1, false); });
   add("AttnOut_small", [](OpRig& rig) { AttnOut(rig, 3, 2, 512, 32, 64); });
+  add("AttnOut_rows1100", [](OpRig& rig) { AttnOut(rig, 1100, 4, 128, 256, 1024); });
   add("AttnOut_true", [](OpRig& rig) { AttnOut(rig, 2, 8, 4096, 1024, 5120); });
   add("Moe_small", [](OpRig& rig) { RouteAndMoe(rig, 5, 6, 2, 64, 32); });
   add("Moe_rows40", [](OpRig& rig) { RouteAndMoe(rig, 40, 8, 3, 160, 96); });
   add("Moe_rows300", [](OpRig& rig) { RouteAndMoe(rig, 300, 12, 4, 256, 128); });
+  add("Moe_rows700", [](OpRig& rig) { RouteAndMoe(rig, 700, 40, 3, 384, 384); });
   add("Moe_true", [](OpRig& rig) { RouteAndMoe(rig, 3, 10, 6, 5120, 2304); });
   add("Head_small", [](OpRig& rig) { Head(rig, 77, 64); });
   add("Head_wide", [](OpRig& rig) { Head(rig, 2000, 5120); });

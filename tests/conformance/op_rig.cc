@@ -98,14 +98,22 @@ backend::Weight OpRig::Matrix(backend::WeightFormat format, std::int64_t rows, s
   std::vector<std::uint8_t> scales(static_cast<std::size_t>((fp4 ? rows : (rows + 31) / 32) * groups));
   const int center = 127 + static_cast<int>(std::lround(std::log2(size))) - (fp4 ? 1 : 4);
   for (std::uint8_t& scale : scales) scale = static_cast<std::uint8_t>(center + Integer(-1, 1));
-  // A backend may store codes in an order of its own.
-  host_weights_.push_back(std::move(codes));
-  const auto placed = backend_.UploadMatrix({.dtype = fp4 ? DType::kI8 : DType::kF8E4M3,
-                                             .shape = {rows, fp4 ? cols / 2 : cols},
-                                             .data = reinterpret_cast<const std::byte*>(host_weights_.back().data())});
+  // A backend may store codes and scales in an order of its own.
+  const auto keep = [&](std::vector<std::uint8_t> bytes) {
+    host_weights_.push_back(std::move(bytes));
+    return reinterpret_cast<const std::byte*>(host_weights_.back().data());
+  };
+  const std::int64_t scale_rows = static_cast<std::int64_t>(scales.size()) / groups;
+  const TensorView matrix{.dtype = fp4 ? DType::kI8 : DType::kF8E4M3,
+                          .shape = {rows, fp4 ? cols / 2 : cols},
+                          .data = keep(std::move(codes))};
+  const auto placed = backend_.UploadMatrix(matrix);
   CHECK(placed) << placed.error().ToString();
   weight.data = *placed;
-  weight.scales = Place(scales);
+  const auto placed_scales = backend_.UploadScales(
+      {.dtype = DType::kE8M0, .shape = {scale_rows, groups}, .data = keep(std::move(scales))}, matrix);
+  CHECK(placed_scales) << placed_scales.error().ToString();
+  weight.scales = static_cast<const std::uint8_t*>(*placed_scales);
   return weight;
 }
 

@@ -342,7 +342,7 @@ class Flags(unittest.TestCase):
 
     def test_flags_of_other_engines(self):
         server = Server("--model-path", NANO, "--tensor-parallel-size", "1", "--trust-remote-code", "--enable-prefix-caching",
-                        "--tool-call-parser=deepseek_v41", "--max-num-batched-tokens", "512", "--kv-cache-dtype", "auto")
+                        "--tool-call-parser=deepseek_v41", "--max-num-batched-tokens", "512", "--kv-cache-dtype", "auto", "--generation-config", "vllm")
         self.assertEqual(server.ask("GET", "/health")[0], 200)
         self.assertEqual(server.stop(), 0)
         self.refused("--memory-limit", "--gpu-memory-utilization", "0.9")
@@ -354,6 +354,15 @@ class Flags(unittest.TestCase):
     def test_several_names_and_short_lengths(self):
         server = Server("--model", NANO, "--max-model-len", "1K", "--served-model-name", "one", "two")
         try:
+            # The banner: model, memory plan, addresses, in this order.
+            banner = "\n".join(x for x in server.lines if x)
+            self.assertRegex(banner, rf"^galley \d+\.\d+\.\d+ serves one, two from {re.escape(str(NANO))}\nMemory plan\n")
+            units = {"KiB": 1, "MiB": 1024, "GiB": 1024**2}
+            rows = [(kind, float(size) * units[unit]) for kind, size, unit in re.findall(r"^  (\w+) .* ([\d.]+) ([KMG]iB)$", banner, re.M)]
+            *parts, (total, all_of_it), (limit, _) = rows
+            self.assertEqual((parts[0][0], total, limit), ("weights", "total", "limit"))
+            self.assertAlmostEqual(sum(size for _, size in parts) / all_of_it, 1, places=2)
+            self.assertRegex(banner, r"\n4 sequences at once, up to 1024 tokens each; no API key: everybody may ask\nlistening on http://127\.0\.0\.1:\d+$")
             models = json.loads(server.ask("GET", "/v1/models")[2])["data"]
             self.assertEqual([(m["id"], m["max_model_len"]) for m in models], [("one", 1024), ("two", 1024)])
             self.refused("another program listens there", "--port", str(server.port))

@@ -87,13 +87,13 @@ fi
 
 conformance=$build/tests/conformance/conformance_cuda_test
 part forms 90 '' "$conformance" --gtest_filter='ConformanceOfForms*'
-part conformance 100 '' "$conformance" --gtest_filter='-ConformanceOfForms*:*/cuda_stream_*:*/cuda_split_*:*/cuda_parts_*'
+part conformance 100 '' "$conformance" --gtest_filter='-ConformanceOfForms*:*/cuda_stream_*:*/cuda_split_*'
 part invariance 80 'graphs:' "$build/tests/golden/invariance_cuda_test"
 part bench_layer 60 '\|' "$galley" bench layers --backend cuda
 part graphs 60 'graphs|token|^ ' tests/gpu/run.sh compare_graphs
 part golden 60 '' "$build/tests/golden/golden_cuda_test"
 part bench_kernels 120 '\|' "$galley" bench kernels --backend cuda --only moe --only dense --only attention --prefill-rows 0
-part conformance_forms 90 '' "$conformance" --gtest_filter='*/cuda_stream_*:*/cuda_split_*:*/cuda_parts_*Attention*'
+part conformance_forms 90 '' "$conformance" --gtest_filter='*/cuda_stream_*:*/cuda_split_*'
 part golden_slow 90 '' "$build/tests/golden/golden_slow_cuda_test"
 part memcheck 120 '' compute-sanitizer --tool memcheck --error-exitcode 1 "$conformance" \
   --gtest_filter='ConformanceOfForms*:*Draw*'

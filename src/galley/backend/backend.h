@@ -65,6 +65,10 @@ class Backend {
   [[nodiscard]] virtual Result<const void*> Upload(const TensorView& weight) = 0;
   // The same for Weight::data: a backend may keep a matrix in an order of its own, which only its products read.
   [[nodiscard]] virtual Result<const void*> UploadMatrix(const TensorView& weight) { return Upload(weight); }
+  // And for Weight::scales, those of `matrix`.
+  [[nodiscard]] virtual Result<const void*> UploadScales(const TensorView& scales, const TensorView&) {
+    return Upload(scales);
+  }
   // Where the weights that Upload will be given lie on disk; valid as long as they are.
   virtual void UseFiles(std::span<const WeightFile>) {}
   [[nodiscard]] virtual Status CopyToDevice(void* device, const void* host, std::size_t bytes) = 0;

@@ -25,6 +25,9 @@ class BackendDecorator : public Backend {
   [[nodiscard]] Result<const void*> UploadMatrix(const TensorView& weight) override {
     return inner_->UploadMatrix(weight);
   }
+  [[nodiscard]] Result<const void*> UploadScales(const TensorView& scales, const TensorView& matrix) override {
+    return inner_->UploadScales(scales, matrix);
+  }
   void UseFiles(std::span<const WeightFile> files) override { inner_->UseFiles(files); }
   [[nodiscard]] Status CopyToDevice(void* device, const void* host, std::size_t bytes) override {
     return inner_->CopyToDevice(device, host, bytes);

@@ -93,10 +93,12 @@ Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::Create(const text::Tok
   return std::unique_ptr<GrammarCompiler>(new GrammarCompiler(std::move(vocabulary), cache_bytes));
 }
 
-grammar::Compiled<std::shared_ptr<const TokenConstraint>> GrammarCompiler::Compile(const GrammarRequest& request) {
+grammar::Compiled<std::shared_ptr<const TokenConstraint>> GrammarCompiler::Compile(const GrammarRequest& request,
+                                                                                   std::vector<std::string>* warnings) {
   const auto give =
       [&](grammar::Compiled<grammar::Grammar> compiled) -> grammar::Compiled<std::shared_ptr<const TokenConstraint>> {
     if (!compiled) return grammar::Refuse(std::move(compiled).error());
+    if (warnings != nullptr) *warnings = compiled->program->warnings();
     return std::shared_ptr<const TokenConstraint>(MakeGrammarConstraint(std::move(*compiled), request.starts_after));
   };
   std::string key = grammar::GrammarCache::KeyOf(request.kind, request.spec, vocabulary_.markers, request.options,

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "galley/engine/constraint.h"
 #include "galley/grammar/grammar_cache.h"
@@ -34,8 +35,10 @@ class GrammarCompiler {
                                                                        std::span<const TokenId> ends, int vocab_size,
                                                                        std::size_t cache_bytes);
 
-  // A constraint in its start state. Errors are the client's and name the place.
-  [[nodiscard]] grammar::Compiled<std::shared_ptr<const TokenConstraint>> Compile(const GrammarRequest& request);
+  // A constraint in its start state. Errors are the client's and name the place. `warnings` gets what the grammar does
+  // not hold the text to, though it was asked for.
+  [[nodiscard]] grammar::Compiled<std::shared_ptr<const TokenConstraint>> Compile(
+      const GrammarRequest& request, std::vector<std::string>* warnings = nullptr);
 
   [[nodiscard]] grammar::GrammarCache::Stats stats() const;
 

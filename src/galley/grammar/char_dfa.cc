@@ -23,6 +23,11 @@ bool EndsWithTextEnd(const Regex& regex) {
   return regex.kind == Regex::Kind::kConcat && EndsWithTextEnd(regex.children.back());
 }
 
+// The ends of texts and lines do not.
+bool LooksLeft(Regex::Assertion assertion) {
+  return assertion != Regex::Assertion::kTextEnd && assertion != Regex::Assertion::kLineEnd;
+}
+
 // Takes the assertion off the front (or back), where StartsWithTextStart (EndsWithTextEnd) found one.
 void DropAssertion(Regex& regex, bool front) {
   if (regex.kind == Regex::Kind::kAssert) {
@@ -101,6 +106,7 @@ class CharDfaBuilder {
         return Add(Kind::kSet, SetId(regex.set), next);
       case Regex::Kind::kAssert:
         out_.has_assertions_ = true;
+        out_.looks_left_ = out_.looks_left_ || LooksLeft(regex.assertion);
         return Add(Kind::kAssert, static_cast<std::uint32_t>(regex.assertion), next);
       case Regex::Kind::kConcat:
         for (auto it = regex.children.rbegin(); it != regex.children.rend(); ++it) next = Build(*it, next);
@@ -274,16 +280,14 @@ CharDfa::State CharDfa::Intern(std::vector<std::uint32_t> states, Left left) {
   std::sort(states.begin(), states.end());
   bool pending = false;
   for (const std::uint32_t s : states) {
-    if (nfa_[s].kind == NfaState::Kind::kAll && labels_.size() > 0) {
+    if (nfa_[s].kind == NfaState::Kind::kAll && !labels_.empty()) {
       // Matched whatever follows: one state for all of them, as long as labels do not differ.
       states = {s};
       pending = false;
       break;
     }
-    // The ends of texts and lines do not look to the left.
-    const auto assertion = static_cast<Regex::Assertion>(nfa_[s].arg);
-    pending = pending || (nfa_[s].kind == NfaState::Kind::kAssert && assertion != Regex::Assertion::kTextEnd &&
-                          assertion != Regex::Assertion::kLineEnd);
+    // What looks to the left may stand behind an assertion that does not, as in "a$\\b".
+    pending = pending || (nfa_[s].kind == NfaState::Kind::kAssert && looks_left_);
   }
   Key key{std::move(states), pending ? left : kLeftOther};
   const auto found = ids_.find(key);

@@ -93,6 +93,7 @@ class CharDfa {
   std::vector<NfaState> nfa_;
   std::uint32_t nfa_start_ = 0;
   bool has_assertions_ = false;
+  bool looks_left_ = false;                // some assertion asks what stands in front of it
   std::vector<std::vector<bool>> member_;  // [set][class]
   std::vector<Left> left_after_;           // by class
   std::unordered_map<Key, State, KeyHash> ids_;

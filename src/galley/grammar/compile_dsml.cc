@@ -364,7 +364,8 @@ Compiled<Grammar> Compile(const JsonValue& spec, const Marker& marker, const Com
     const bool loose = strict != nullptr && strict->is(Type::kBool) && !strict->boolean;
     if (!rule && loose && rule.error().code == CompileCode::kUnsupportedKeyword) {
       // A tool that did not ask for strictness keeps the block's form, without its own schema.
-      program->AddWarning(fmt::format("{}: {}", rule.error().pointer, rule.error().message));
+      program->AddWarning(fmt::format("the arguments of {} may be any, as its schema cannot be enforced at {}: {}",
+                                      name->text, rule.error().pointer.substr(pointer.size()), rule.error().message));
       rule = emitter.Tool(any_object, pointer + "/parameters");
     }
     if (!rule) return Refuse(std::move(rule.error()));

@@ -699,7 +699,8 @@ Compiled<EbnfGrammar> ReadEbnf(std::string_view text, const std::vector<Marker>&
 }
 
 Compiled<RuleId> EmitEbnf(const EbnfGrammar& grammar, Program& program, const Vocabulary& vocabulary) {
-  Emitter emitter(grammar, program, vocabulary);
+  const std::optional<EbnfGrammar> joined = JoinedInARow(grammar);
+  Emitter emitter(joined ? *joined : grammar, program, vocabulary);
   RuleId root = 0;
   if (!emitter.Run(root)) return Refuse(std::move(emitter.error()));
   return root;

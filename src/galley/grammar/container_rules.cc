@@ -171,6 +171,8 @@ bool CanClose(const ArraySpec& spec, const Payload& payload) {
 }
 
 bool Closable(const ArraySpec& spec, const Payload& payload, ClosableStates& states) {
+  // Each value once, in any order: there are enough of them, or there never were.
+  if (spec.unique) return spec.options.back().size() >= spec.items_min;
   const Payload start = BegunArray(spec, payload);
   std::map<Payload, bool>& closable = states.known;
   const auto known = closable.find(start);

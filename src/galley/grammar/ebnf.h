@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,10 @@ struct EbnfGrammar {
 // tokens. Errors: kBadGrammar with the byte position.
 [[nodiscard]] Compiled<EbnfGrammar> ReadEbnf(std::string_view text, const std::vector<Marker>& markers,
                                              const Limits& limits);
+
+// e ::= e x e | e y e | others, whose readings multiply with every join, means the same as
+// e ::= others ((x | y) others)*, of which there is one. Nothing where no rule is of that form.
+[[nodiscard]] std::optional<EbnfGrammar> JoinedInARow(const EbnfGrammar& grammar);
 
 // Adds the rules to `program` and returns the root's. Errors: kUnsatisfiable for a rule that derives no finite text,
 // kTooComplex.

@@ -185,9 +185,11 @@ Explanation Explain(Matcher& matcher, std::string_view text, const JsonValue* sc
   }
   Explanation out;
   out.judgement = matcher.Check(text, marker.text, marker.token);
-  if (out.judgement.complete) return out;
+  Matcher::Outlook outlook;
+  if (!out.judgement.complete) outlook = matcher.LookAhead(text, marker.text, marker.token);
+  out.failure = matcher.FailureText();
+  if (out.judgement.complete || !out.failure.empty()) return out;
   FillPosition(text, out);
-  const Matcher::Outlook outlook = matcher.LookAhead(text, marker.text, marker.token);
   out.allowed = AllowedBytes(outlook.bytes);
   for (const Marker& known : markers) {
     const bool may = std::find(outlook.control.begin(), outlook.control.end(), known.token) != outlook.control.end();
@@ -213,6 +215,7 @@ Explanation Explain(Matcher& matcher, std::string_view text, const JsonValue* sc
 std::string ToText(const Explanation& explanation, std::string_view text) {
   const Explanation& e = explanation;
   if (e.judgement.complete) return "accepted\n";
+  if (!e.failure.empty()) return "not decided: " + e.failure + "\n";
   std::string out = fmt::format("{} at byte {} (line {}, column {}){}: {} cannot stand here\n",
                                 e.judgement.prefix ? "incomplete" : "refused", e.judgement.bytes_ok, e.line, e.column,
                                 e.place.empty() ? "" : ", in the value at " + e.place, e.found);
@@ -241,7 +244,8 @@ std::string ToJson(const Explanation& explanation) {
   for (const std::string& item : e.allowed) allowed += (allowed.empty() ? "" : ",") + JsonQuote(item);
   std::string out = fmt::format("{{\"complete\":{},\"prefix\":{},\"bytes_ok\":{}", e.judgement.complete,
                                 e.judgement.prefix, e.judgement.bytes_ok);
-  if (e.judgement.complete) return out + "}";
+  if (!e.failure.empty()) out += ",\"failure\":" + JsonQuote(e.failure);
+  if (e.judgement.complete || !e.failure.empty()) return out + "}";
   out += fmt::format(",\"line\":{},\"column\":{},\"found\":{},\"allowed\":[{}],\"forced\":{},\"place\":{}", e.line,
                      e.column, JsonQuote(e.found), allowed, JsonQuote(e.forced), JsonQuote(e.place));
   if (!e.schema.empty()) {

@@ -12,6 +12,7 @@
 namespace galley::grammar {
 
 struct Explanation {
+  std::string failure;  // a limit was reached, so that nothing else is known
   Matcher::Judgement judgement;
   std::size_t line = 1;              // of the first byte that is not accepted, from 1
   std::size_t column = 1;            // in characters, from 1

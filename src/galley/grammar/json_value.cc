@@ -133,7 +133,7 @@ class Reader {
 
   bool Number(std::string& out) {
     const std::size_t start = at_;
-    Take('-');
+    if (!Take('-') && (Peek() < '0' || Peek() > '9')) return Fail("expected a value");
     if (!Take('0') && !Digits()) return false;
     if (Take('.') && !Digits()) return false;
     if (Peek() == 'e' || Peek() == 'E') {

@@ -50,7 +50,8 @@ constexpr Row kRows[] = {
     RowOf<&Limits::spec_bytes_max>("spec_bytes_max", kBytes, kAny),
     RowOf<&Limits::compile_bytes_max>("compile_bytes_max", kBytes, kAny),
     RowOf<&Limits::lexeme_bytes_max>("lexeme_bytes_max", kBytes, kAny),
-    RowOf<&Limits::matcher_bytes_max>("matcher_bytes_max", kBytes, kAny),
+    RowOf<&Limits::matcher_bytes_max>("matcher_bytes_max", kBytes, kAny >> 1),
+    RowOf<&Limits::call_bytes_max>("call_bytes_max", kBytes, kAny >> 1),
 };
 
 Status SetOne(std::string_view text, Limits& limits) {

@@ -77,6 +77,7 @@ struct Limits {
   std::uint32_t state_items_max = 30'000;        // places in the grammar that one text may be at
   std::uint64_t mask_steps_max = 20'000'000;     // the same of one mask or token
   std::uint64_t matcher_bytes_max = 16u << 20;   // states kept by one request before old ones are dropped
+  std::uint64_t call_bytes_max = 128u << 20;     // states that one mask or token may need beyond those
 
   // Of the grammar under way; whoever builds parts alone may leave it empty.
   std::shared_ptr<Meter> meter = {};

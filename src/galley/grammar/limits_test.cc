@@ -153,6 +153,7 @@ TEST(Limits, AreSetByNameAndNamedWhereTheyAreReached) {
       {"spec_bytes_max=4", "regex", "abcdefg"},
       {"compile_bytes_max=1KiB", "regex", "[ab]{300}c"},
       {"lexeme_bytes_max=1KiB", "json_schema", R"({"type":"string","format":"email"})"},
+      {"matcher_bytes_max=1,call_bytes_max=1KiB", "json_schema", R"({"type":"object","minProperties":1})"},
   };
   for (const auto& [given, kind, spec] : cases) {
     CompileOptions options;
@@ -233,6 +234,37 @@ TEST(Limits, AreNeverTakenForAnEmptyLanguage) {
       EXPECT_NE(grammar.error().message.find("dfa_states_max"), std::string::npos) << grammar.error().message;
     }
     EXPECT_TRUE(WithMarker(kind, spec, {}).has_value()) << spec;
+  }
+}
+
+// Rules that join themselves read a text in as many ways as there are trees; the texts are those of a row.
+TEST(Limits, RulesThatJoinThemselvesAreReadOnce) {
+  struct Row {
+    std::string_view grammar, unit;
+    bool complete;  // of many units
+  };
+  for (const Row& row : {
+           Row{"root ::= e\ne ::= e e | [ \\t]+ | \"\\\"\" |", " \t\"", true},
+           Row{"root ::= e\ne ::= e e e | e e | \"a\" | \"(\" e \")\"", "a(aa)", true},
+           Row{"root ::= e \";\"?\ne ::= e \"+\" e | e \"*\" e | e \"[\" e \"]\" e | [0-9]+", "1+22*3[4]", false},
+           Row{"root ::= root root root | [ab] |", "ab", true},
+           Row{"root ::= root root root | root root root root | \"x\" root \"y\" | \"a\"", "axay", true},
+           Row{"root ::= root \",\" root | \"a\" |", "a,,", true},
+       }) {
+    std::string text;
+    while (text.size() < 20'000) text += row.unit;
+    Matcher matcher(*CompileText("ebnf", row.grammar));
+    const auto judged = matcher.Check(text);
+    EXPECT_TRUE(judged.prefix) << row.grammar << " " << matcher.FailureText();
+    EXPECT_EQ(judged.complete, row.complete) << row.grammar;
+    EXPECT_FALSE(matcher.Check(text + "!").prefix) << row.grammar;
+    EXPECT_FALSE(matcher.failed()) << row.grammar << " " << matcher.FailureText();
+  }
+  // Three at a time, the numbers are odd.
+  for (int n = 1; n < 30; ++n) {
+    EXPECT_EQ(testing::Takes("ebnf", "root ::= root root root | \"a\"", std::string(static_cast<std::size_t>(n), 'a')),
+              n % 2 == 1)
+        << n;
   }
 }
 

@@ -117,7 +117,17 @@ std::string LineServer::Handle(std::string_view line) {
   if (op->needs_grammar && matcher_ == nullptr) {
     return ErrorReply(0, "bad_op", std::string(op->name) + " needs a grammar; send compile first");
   }
-  return (this->*op->run)(*request);
+  std::string reply = (this->*op->run)(*request);
+  if (op->needs_grammar && matcher_->failed()) {
+    return ErrorReply(0, Label(CompileCode::kTooComplex), matcher_->FailureText());
+  }
+  return reply;
+}
+
+// From the start, also after a text that reached a limit.
+void LineServer::Restart() {
+  if (matcher_->failed()) matcher_ = std::make_unique<Matcher>(matcher_->grammar());
+  matcher_->Reset();
 }
 
 std::string LineServer::Hello(const JsonValue&) {
@@ -192,7 +202,7 @@ std::string LineServer::Rollback(const JsonValue& request) {
 }
 
 std::string LineServer::Reset(const JsonValue&) {
-  matcher_->Reset();
+  Restart();
   return "{\"ok\":true}";
 }
 
@@ -206,7 +216,7 @@ std::string LineServer::Check(const JsonValue& request) {
   if (const JsonValue* plain = request.Find("text")) text = plain->text;
   if (const JsonValue* hex = request.Find("hex")) text = Unhex(hex->text);
   if (!text) return ErrorReply(0, "bad_op", "check needs \"text\" or \"hex\"");
-  matcher_->Reset();
+  Restart();
   const Matcher::Judgement judgement = matcher_->Check(*text, check_marker_.text, check_marker_.token);
   return fmt::format("{{\"ok\":true,\"prefix\":{},\"complete\":{},\"bytes_ok\":{}}}", Bool(judgement.prefix),
                      Bool(judgement.complete), judgement.bytes_ok);
@@ -215,7 +225,7 @@ std::string LineServer::Check(const JsonValue& request) {
 std::string LineServer::Walk(const JsonValue& request) {
   const auto tokens = Integers(request.Find("tokens"));
   if (!tokens) return ErrorReply(0, "bad_op", "walk needs \"tokens\"");
-  matcher_->Reset();
+  Restart();
   std::vector<MaskWord> mask(options_.vocabulary->mask_words());
   std::string mask_us, accept_us;
   std::int64_t rejected_at = -1;

@@ -46,6 +46,7 @@ class LineServer {
   std::string Accept(const JsonValue& request);
   std::string Rollback(const JsonValue& request);
   std::string Reset(const JsonValue& request);
+  void Restart();
   std::string State(const JsonValue& request);
   std::string Check(const JsonValue& request);
   std::string Walk(const JsonValue& request);

@@ -21,6 +21,10 @@ void SetBit(std::vector<MaskWord>& mask, std::uint32_t id) {
   mask[id / 64] |= MaskWord{1} << (id % 64);
 }
 
+void ClearBit(std::vector<MaskWord>& mask, std::uint32_t id) {
+  mask[id / 64] &= ~(MaskWord{1} << (id % 64));
+}
+
 void SetAll(std::vector<MaskWord>& mask, const std::vector<MaskWord>& bits) {
   for (std::size_t i = 0; i < mask.size(); ++i) mask[i] |= bits[i];
 }
@@ -73,9 +77,9 @@ void Matcher::NoteOverflow() {
       return;
     case ParseStates::Overflow::kBytes:
       failure_ = fmt::format(
-          "one step of the grammar needs more than {} MiB of states (matcher_bytes_max, and {} MiB of room); loosen "
-          "its patterns, bounds and repeats",
-          (limits.matcher_bytes_max + ParseStates::kCallBytesMax) >> 20, ParseStates::kCallBytesMax >> 20);
+          "the text needs more than {} KiB of states, those of one mask or token included (matcher_bytes_max and "
+          "call_bytes_max); loosen the grammar's patterns, bounds and repeats, or let it nest less",
+          (limits.matcher_bytes_max + limits.call_bytes_max) >> 10);
       return;
   }
 }
@@ -119,7 +123,7 @@ Matcher::Id Matcher::After(Id from, std::uint32_t token) {
   if (bytes.empty()) return ParseStates::kDead;
   for (const char c : bytes) {
     from = states.Step(from, static_cast<std::uint8_t>(c));
-    if (from == ParseStates::kDead) break;
+    if (from == ParseStates::kDead || grammar_.program->overflowed()) break;
   }
   return from;
 }
@@ -193,13 +197,19 @@ bool Matcher::must_stop() {
 }
 
 // What is dropped is made again from the tokens when a rollback leads there; kDead stands for it.
-void Matcher::CompactIfLarge() {
+void Matcher::CompactIfLarge(Id* read) {
   const std::uint64_t max = grammar_.program->limits().matcher_bytes_max;
   if (session_->states.bytes() < session_->bytes_after_compact + max) return;
+  if (session_.use_count() > 1 && read != nullptr) return;
   if (session_.use_count() > 1) return Rebuild();  // a fork that grows gets states of its own
   const std::size_t first = history_.size() - std::min(history_.size(), kStatesKept);
-  const std::span<const Id> last(history_.data() + first, history_.size() - first);
-  const std::vector<Id> kept = session_->states.Compact(last);
+  std::vector<Id> last(history_.begin() + static_cast<std::ptrdiff_t>(first), history_.end());
+  if (read != nullptr) last.push_back(*read);
+  std::vector<Id> kept = session_->states.Compact(last);
+  if (read != nullptr) {
+    *read = kept.back();
+    kept.pop_back();
+  }
   std::fill(history_.begin(), history_.end(), ParseStates::kDead);
   history_[0] = session_->states.start();
   std::copy(kept.begin(), kept.end(), history_.begin() + static_cast<std::ptrdiff_t>(first));
@@ -337,16 +347,18 @@ void Matcher::AddPlainString(const Item& item, Machine::PlainBody body, std::vec
   const Vocabulary::PlainStrings& plain = vocabulary.plain_strings();
   const bool roomy = body.room >= plain.count_max;
   const std::size_t shorts = plain.short_ones.size();
+  const bool captures = session_->states.Captures(item);
+  const bool some_used = captures && !object_rules::Undeclared(session_->states.payload(item.payload)).empty();
   if (roomy) {
     SetAll(mask, plain.all);
   } else {
-    SetAll(mask, plain.short_ones[std::min<std::size_t>(body.room, shorts - 1)]);
+    std::vector<MaskWord> own = plain.short_ones[std::min<std::size_t>(body.room, shorts - 1)];
     for (const auto& token : plain.long_ones) {
-      if (token.count <= body.room) SetBit(mask, token.id);
+      if (token.count <= body.room) SetBit(own, token.id);
     }
+    if (some_used) HoldBackUsedNames(item, own, doubtful);
+    SetAll(mask, own);
   }
-  const bool captures = session_->states.Captures(item);
-  const bool some_used = captures && !object_rules::Undeclared(session_->states.payload(item.payload)).empty();
   const auto used = [&](std::string_view tail) { return some_used && session_->states.NameUsed(item, tail); };
   for (const auto& token : plain.closers) {
     if (token.count < body.need || token.count > body.room) continue;
@@ -359,6 +371,37 @@ void Matcher::AddPlainString(const Item& item, Machine::PlainBody body, std::vec
   for (const auto& exit : plain.exits) {
     if (exit.count < body.need || exit.count > body.room) continue;
     if (!used(vocabulary.trie().Path(exit.id))) Walk(vocabulary.trie(), exit.id, then, mask, doubtful);
+  }
+}
+
+void Matcher::HoldBackUsedNames(const Item& item, std::vector<MaskWord>& own, std::vector<std::uint32_t>& doubtful) {
+  const Vocabulary& vocabulary = *grammar_.vocabulary;
+  const TokenTrie& trie = vocabulary.trie();
+  Meter& meter = *grammar_.program->limits().meter;
+  bool partly = false;
+  const std::vector<std::string> rests = session_->states.ExhaustedNames(item, partly);
+  const auto hold = [&](std::uint32_t first, std::uint32_t last) {
+    for (std::uint32_t node = first; node < last; ++node) {
+      for (const std::uint32_t token : trie.tokens(node)) {
+        if ((own[token / 64] >> (token % 64) & 1) == 0) continue;
+        ClearBit(own, token);
+        doubtful.push_back(token);
+      }
+    }
+    meter.Step(last - first);
+  };
+  // Of half a character no spelling is looked for, as it may be half an escape.
+  if (partly && !rests.empty()) return hold(1, trie.size());
+  for (const std::string& rest : rests) {
+    // Down the trie along the name, from its opening quote on, and into every escape on the way.
+    std::uint32_t top = item.captured == 0 ? trie.Child(0, '"') : 0;
+    for (std::size_t at = 0; at <= rest.size() && top != TokenTrie::kNone; ++at) {
+      const std::uint32_t escape = trie.Child(top, '\\');
+      if (escape != TokenTrie::kNone) hold(escape, escape + trie.skip(escape));
+      if (at == rest.size()) break;
+      top = trie.Child(top, static_cast<std::uint8_t>(rest[at]));
+      if (top != TokenTrie::kNone) hold(top, top + 1);
+    }
   }
 }
 
@@ -383,17 +426,17 @@ void Matcher::AddItem(const Item& item, std::vector<MaskWord>& mask, std::vector
       banned.insert(banned.end(), tokens.begin(), tokens.end());
     }
   }
-  std::sort(banned.begin(), banned.end());
-  if (own.dense && banned.empty()) {
-    SetAll(mask, own.bits);
-  } else if (own.dense) {
-    std::vector<MaskWord> bits = own.bits;
-    for (const std::uint32_t id : banned) bits[id / 64] &= ~(MaskWord{1} << (id % 64));
+  if (captures && !object_rules::Undeclared(session_->states.payload(item.payload)).empty()) {
+    std::vector<MaskWord> bits(mask.size(), 0);
+    if (own.dense) bits = own.bits;
+    for (const std::uint32_t id : own.ids) SetBit(bits, id);
+    for (const std::uint32_t id : banned) ClearBit(bits, id);
+    HoldBackUsedNames(item, bits, doubtful);
     SetAll(mask, bits);
+  } else if (own.dense) {
+    SetAll(mask, own.bits);
   } else {
-    for (const std::uint32_t id : own.ids) {
-      if (!std::binary_search(banned.begin(), banned.end(), id)) SetBit(mask, id);
-    }
+    for (const std::uint32_t id : own.ids) SetBit(mask, id);
   }
   Id then = ParseStates::kDead;
   int label = Machine::kNoLabel;
@@ -488,8 +531,12 @@ Matcher::Reading Matcher::Read(std::string_view text, std::string_view marker, s
     out.id = is_marker ? states.StepToken(out.id, marker_token, false)
                        : states.Step(out.id, static_cast<std::uint8_t>(rest[0]));
     if (out.id == ParseStates::kDead) break;
-    out.alive = out.id;
     out.bytes_ok += is_marker ? marker.size() : 1;
+    // Each is a call of its own, and a long text leaves behind what it came from.
+    if (grammar_.program->overflowed() || states.overflow() != ParseStates::Overflow::kNone) break;
+    grammar_.program->BeginCall();
+    CompactIfLarge(&out.id);
+    out.alive = out.id;
   }
   return out;
 }

@@ -132,9 +132,13 @@ class Matcher {
   void AddPlainString(const Item& item, Machine::PlainBody body, std::vector<MaskWord>& mask,
                       std::vector<std::uint32_t>& doubtful);
   void AddTokens(const Item& item, std::vector<MaskWord>& mask) const;
+  // Moves the tokens of `own`, a mask of `item`, that lead to where its object may have used up all names, to
+  // `doubtful`.
+  void HoldBackUsedNames(const Item& item, std::vector<MaskWord>& own, std::vector<std::uint32_t>& doubtful);
   void Walk(const TokenTrie& trie, std::uint32_t top, Id from, std::vector<MaskWord>& mask,
             std::vector<std::uint32_t>& doubtful);
-  void CompactIfLarge();
+  // `read`: a state to keep besides those of the accepted tokens, renamed.
+  void CompactIfLarge(Id* read = nullptr);
 
   Grammar grammar_;
   std::shared_ptr<Session> session_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "galley/grammar/matcher.h"
 
+#include <fmt/format.h>
+
 #include "galley/base/rng.h"
 #include "galley/grammar/test_support.h"
 
@@ -45,6 +47,9 @@ const std::vector<Spec>& Specs() {
       {"json_schema", R"({"type":"array","items":{"enum":["a","b",1]},"uniqueItems":true,"minItems":2})"},
       {"json_schema", R"({"type":"array","contains":{"const":"a"},"minContains":2,"maxItems":4})"},
       {"json_schema", R"({"type":"object","patternProperties":{"^a":{"type":"null"}},"minProperties":1})"},
+      {"json_schema", R"({"type":"object","propertyNames":{"maxLength":1},"additionalProperties":{"const":1}})"},
+      {"json_schema",
+       R"({"type":"object","patternProperties":{"^(a|b[ab]*)$":{"const":1}},"additionalProperties":false})"},
       {"json_schema",
        R"({"$defs":{"n":{"anyOf":[{"type":"null"},{"type":"array","items":{"$ref":"#/$defs/n"}}]}},"$ref":"#/$defs/n"})"},
   };
@@ -85,6 +90,94 @@ TEST(MatcherProperty, MaskBitIffAcceptInEveryStateOfARandomWalk) {
       ASSERT_TRUE(matcher.Accept(token));
     }
   }
+}
+
+// Masks know of it too, whatever way a token spells the name and wherever it begins.
+TEST(Matcher, MasksLeaveOutNamesThatAreUsedUp) {
+  const auto vocabulary = testing::Pieces(
+      {":",     "{", "\\",  "n",       "{\"a", "\":1,", ",",    "\"", "a", "\"a",      ",\"a",
+       "\"a\"", "b", "\"b", "\\u0061", "\"\\", "u0061", "u006", "1",  "2", "\":1,\"a", "\":1,\"b\":1,\"",
+       "}"});
+  for (const std::string_view schema :
+       {R"({"type":"object","propertyNames":{"maxLength":1},"additionalProperties":{"const":1}})",
+        R"({"type":"object","patternProperties":{"^(a|b[ab]*)$":{"const":1}},"additionalProperties":false})",
+        R"({"type":"object","propertyNames":{"pattern":"^[a-z]{1,2}$"},"additionalProperties":{"const":1}})"}) {
+    auto grammar = CompileKind("json_schema", *ParseJson(schema), {}, {}, vocabulary);
+    ASSERT_TRUE(grammar.has_value());
+    Draws draws{Seed()};
+    SCOPED_TRACE("seed " + std::to_string(draws.state));
+    for (int walk = 0; walk < 60; ++walk) {
+      Matcher matcher(*grammar);
+      for (int step = 0; step < 14 && !matcher.terminated(); ++step) {
+        const auto mask = MaskOf(matcher);
+        for (std::uint32_t id = 0; id < vocabulary->size(); ++id) {
+          const bool accepted = matcher.Accept(id);
+          if (accepted) matcher.Rollback(1);
+          ASSERT_EQ(accepted, Has(mask, id)) << schema << " step " << step << " token " << vocabulary->bytes(id);
+        }
+        const std::uint32_t token = Pick(mask, vocabulary->size(), draws);
+        ASSERT_LT(token, vocabulary->size()) << schema << ": mask is empty before the end";
+        ASSERT_TRUE(matcher.Accept(token));
+      }
+    }
+  }
+}
+
+// A name that can only become one that its object has already is no name to begin.
+TEST(Matcher, NamesThatAreUsedUpAreNotBegun) {
+  const std::string_view few =
+      R"({"type":"object","patternProperties":{"^(a|b[a-c]*)$":{}},"additionalProperties":false})";
+  const std::string_view one = R"({"type":"object","propertyNames":{"maxLength":1}})";
+  const std::string_view two = R"({"type":"object","propertyNames":{"maxLength":2},"properties":{"ab":{}}})";
+  struct Row {
+    std::string_view schema;
+    std::string text;
+    bool lives;
+  };
+  for (const Row& row : {
+           Row{few, R"({"a)", true},
+           Row{few, R"({"a":1,"a)", false},
+           Row{few, R"({"a":1,"b)", true},
+           Row{few, R"({"b":1,"b)", true},
+           Row{few, R"({"a":1,"\u006)", true},  // b is 62
+           Row{few, R"({"a":1,"\u0061)", false},
+           Row{few, R"({"\u0061":1,"a)", false},
+           Row{one, R"({"x":1,"")", true},
+           Row{one, R"({"x":1,"x)", false},
+           Row{one, R"({"x":1,"\)", true},
+           Row{one, R"({"\n":1,"\n)", false},
+           Row{one, "{\"\xC3\xA9\":1,\"\xC3", true},
+           Row{one, "{\"\xC3\xA9\":1,\"\xC3\xA9", false},
+           Row{one, R"({"\u00e9":1,"\u00E9)", false},
+           Row{one, "{\"\xF0\x9F\x98\x80\":1,\"\xF0\x9F\x98\x80", false},
+           Row{one, R"({"\ud83d\ude00":1,"\ud83d\ude0)", true},
+           Row{one, "{\"\xF0\x9F\x98\x80\":1,\"\\ud83d\\ude00", false},
+           Row{two, R"({"xy":1,"x)", true},
+           Row{two, R"({"xy":1,"xy)", false},
+           Row{two, R"({"xy":1,"x":1,"x)", true},
+           Row{two, R"({"ab":1,"ab)", false},
+       }) {
+    CompileOptions options;
+    options.any_order = true;
+    Matcher matcher(*CompileText("json_schema", row.schema, options));
+    EXPECT_EQ(matcher.Check(row.text).prefix, row.lives) << row.schema << " " << row.text;
+  }
+  // 26² names: behind the last of them the object can only close.
+  const std::string_view pairs =
+      R"({"type":"object","patternProperties":{"^[a-z]{2}$":{}},"additionalProperties":false})";
+  Matcher matcher(*CompileText("json_schema", pairs));
+  std::string text;
+  for (int i = 0; i < 26 * 26; ++i) {
+    text += fmt::format("{}\"{:c}{:c}\":1", i == 0 ? "{" : ",", 'a' + i / 26, 'a' + i % 26);
+    if (i % 25 != 0) continue;  // 675 is the last
+    EXPECT_EQ(matcher.Check(text + ",").prefix, i + 1 < 26 * 26) << i;
+  }
+  EXPECT_TRUE(matcher.Check(text + "}").complete);
+  const auto more = CompileText(
+      "json_schema",
+      R"({"type":"object","patternProperties":{"^[a-z]{2}$":{}},"additionalProperties":false,"minProperties":677})");
+  ASSERT_FALSE(more.has_value());
+  EXPECT_EQ(more.error().keyword, "minProperties");
 }
 
 // A token is allowed iff some completion exists: searched for by brute force over short texts of a tiny alphabet.

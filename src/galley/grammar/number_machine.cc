@@ -41,8 +41,8 @@ std::uint64_t PowerOfTen(std::uint32_t exponent) {
   return out;
 }
 
-CompileError TooComplex(std::string message) {
-  return {CompileCode::kTooComplex, std::move(message), "", "", std::nullopt};
+CompileError TooComplex(std::string message, std::string keyword) {
+  return {CompileCode::kTooComplex, std::move(message), "", std::move(keyword), std::nullopt};
 }
 
 }  // namespace
@@ -50,7 +50,7 @@ CompileError TooComplex(std::string message) {
 std::size_t NumberMachine::TextHash::operator()(const Text& text) const {
   const auto bits = [](const Track& t) { return t.index * 4u + static_cast<unsigned>(t.order); };
   std::uint64_t hash = MixBits((static_cast<std::uint64_t>(text.phase) << 8) | (text.negative ? 1u : 0u) |
-                               (text.nonzero ? 2u : 0u) | (text.exponent_negative ? 4u : 0u) | (text.beyond ? 8u : 0u));
+                               (text.nonzero ? 2u : 0u) | (text.exponent_negative ? 4u : 0u) | (text.beyond * 8u));
   hash = MixBits(hash ^ (static_cast<std::uint64_t>(text.int_digits) << 48) ^
                  (static_cast<std::uint64_t>(text.zeros) << 32) ^ (static_cast<std::uint64_t>(text.fraction) << 16) ^
                  text.exponent);
@@ -65,35 +65,40 @@ Compiled<std::unique_ptr<NumberMachine>> NumberMachine::Create(const NumberSpec&
   out->spec_ = spec;
   out->states_max_ = limits.dfa_states_max;
   std::int32_t magnitude = 1;
-  for (const auto& bound : {spec.low, spec.high}) {
+  for (const auto& [bound, keyword] : {std::pair{spec.low, "minimum"}, std::pair{spec.high, "maximum"}}) {
     if (!bound) continue;
     magnitude = std::max(magnitude, std::abs(bound->value.magnitude));
     if (magnitude > kMagnitudeMax || bound->value.digits.size() > kBoundDigitsMax) {
-      return Refuse(TooComplex(fmt::format("bound has more than {} digits", kBoundDigitsMax)));
+      return Refuse(TooComplex(
+          fmt::format("bound is beyond 1e{0} or 1e-{0}, or has more than {1} digits", kMagnitudeMax, kBoundDigitsMax),
+          keyword));
     }
-  }
-  const std::size_t count = spec.multiples.size() + spec.not_multiples.size();
-  if (count > NumberSpec::kMultiplesMax) {
-    return Refuse(
-        TooComplex(fmt::format("{} multiples for one number, the limit is {}", count, NumberSpec::kMultiplesMax)));
   }
   const auto add = [&](const Decimal& value, bool forbidden) {
     const std::int32_t scale = static_cast<std::int32_t>(value.digits.size()) - value.magnitude;
     std::string digits = value.digits;
     if (scale < 0 && scale > -18) digits += std::string(static_cast<std::size_t>(-scale), '0');
     if (digits.size() > 18 || scale <= -18 || scale > kMagnitudeMax) return false;
-    out->multiples_.push_back(
-        {std::strtoull(digits.c_str(), nullptr, 10), static_cast<std::uint16_t>(std::max(scale, 0)), forbidden});
+    const Multiple multiple = {std::strtoull(digits.c_str(), nullptr, 10),
+                               static_cast<std::uint16_t>(std::max(scale, 0)), forbidden};
+    if (std::find(out->multiples_.begin(), out->multiples_.end(), multiple) != out->multiples_.end()) return true;
+    out->multiples_.push_back(multiple);
     out->fraction_cap_ = std::max(out->fraction_cap_, out->multiples_.back().scale);
     return true;
   };
   for (const Decimal& value : spec.multiples) {
-    if (!add(value, false)) return Refuse(TooComplex("multipleOf has more than 18 digits"));
+    if (!add(value, false)) return Refuse(TooComplex("multipleOf has more than 18 digits", "multipleOf"));
   }
   for (const Decimal& value : spec.not_multiples) {
-    if (!add(value, true)) return Refuse(TooComplex("multipleOf has more than 18 digits"));
+    if (!add(value, true)) return Refuse(TooComplex("multipleOf has more than 18 digits", "multipleOf"));
   }
   out->JoinMultiples();
+  if (out->multiples_.size() > NumberSpec::kMultiplesMax) {
+    return Refuse(TooComplex(fmt::format("{} multiples, wanted or not, for one number, of which {} can be followed; "
+                                         "join some of them",
+                                         out->multiples_.size(), NumberSpec::kMultiplesMax),
+                             "multipleOf"));
+  }
   out->digits_cap_ = static_cast<std::uint16_t>(magnitude + 8);
   out->exponent_cap_ = static_cast<std::uint16_t>(2 * magnitude + 20);
   out->texts_.emplace_back();  // kDead
@@ -271,7 +276,7 @@ bool NumberMachine::MantissaDigit(Text& text, std::uint8_t digit) const {
       text.remainders[i] = (MulMod(text.remainders[i], 10, m.unit) + digit) % m.unit;
     } else if (digit != 0) {
       if (!m.forbidden) return false;
-      text.beyond = true;
+      text.beyond = static_cast<std::uint8_t>(text.beyond | 1u << i);
     }
   }
   if (in_fraction && tracked) ++text.fraction;
@@ -353,7 +358,7 @@ bool NumberMachine::MultiplesFit(const Text& text) const {
     const std::uint32_t digits = std::min(text.fraction, m.scale);
     const std::uint32_t shift = static_cast<std::uint32_t>(m.scale) - digits + text.exponent;
     const bool multiple = MulMod(text.remainders[i], PowMod(10, shift, m.unit), m.unit) == 0;
-    if (m.forbidden ? (multiple && !text.beyond) : !multiple) return false;
+    if (m.forbidden ? (multiple && (text.beyond >> i & 1) == 0) : !multiple) return false;
   }
   return true;
 }

@@ -54,7 +54,7 @@ class NumberMachine final : public Machine {
     bool negative = false;
     bool nonzero = false;  // some significant digit was read
     bool exponent_negative = false;
-    bool beyond = false;           // a digit that the multiples cannot divide was read
+    std::uint8_t beyond = 0;       // bit i: a digit that multiple i cannot divide was read
     std::uint16_t int_digits = 0;  // significant ones, saturating
     std::uint16_t zeros = 0;       // after the point, before the first significant digit, saturating
     std::uint16_t fraction = 0;    // digits after the point, as far as the multiples care
@@ -71,6 +71,7 @@ class NumberMachine final : public Machine {
     std::uint64_t unit;   // value × 10^scale
     std::uint16_t scale;  // digits after the point that matter
     bool forbidden;
+    friend bool operator==(const Multiple&, const Multiple&) = default;
   };
 
   explicit NumberMachine(const Limits& limits) : Machine(limits) {}

@@ -202,6 +202,26 @@ TEST(NumberMachine, SeveralMultiplesAreOne) {
   EXPECT_LT(machine->states(), 3000u);
 }
 
+// Divisors of different places, wanted and forbidden ones together; values and divisors in thousandths.
+TEST(NumberMachine, DivisorsTogetherAgreeWithArithmetic) {
+  const std::vector<std::pair<const char*, int>> divisors = {{"1", 1000},   {"0.1", 100}, {"0.25", 250},
+                                                             {"1.5", 1500}, {"0.02", 20}, {"7", 7000}};
+  for (std::size_t sets = 0; sets < 216; ++sets) {  // 6³: one divisor wanted, two forbidden
+    const auto &wanted = divisors[sets % 6], &first = divisors[sets / 6 % 6], &second = divisors[sets / 36];
+    NumberSpec spec;
+    if (&wanted != &first) spec.multiples = {*ParseDecimal(wanted.first)};
+    spec.not_multiples = {*ParseDecimal(first.first), *ParseDecimal(second.first)};
+    auto machine = *NumberMachine::Create(spec, {});
+    for (int v = -4000; v <= 12000; v += v % 50 == 0 ? 5 : 15) {  // 0.005 steps and 0.015 ones
+      const std::string text = fmt::format("{}{}.{:03}", v < 0 ? "-" : "", std::abs(v) / 1000, std::abs(v) % 1000);
+      const bool fits =
+          (spec.multiples.empty() || v % wanted.second == 0) && v % first.second != 0 && v % second.second != 0;
+      ASSERT_EQ(Takes(*machine, text), fits)
+          << text << " multiple of " << wanted.first << " and not of " << first.first << ", " << second.first;
+    }
+  }
+}
+
 TEST(NumberMachine, AnImpossibleMultipleIsDeadFromTheStart) {
   NumberSpec spec = Range("1", "6", true);
   spec.multiples = {*ParseDecimal("7")};

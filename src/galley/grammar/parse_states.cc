@@ -9,10 +9,8 @@
 namespace galley::grammar {
 namespace {
 
-// Decodes the raw text of a name between its quotes.
-std::string DecodeName(std::string_view raw) {
-  const auto value = ParseJson(raw);
-  return value ? value->text : std::string(raw);
+std::size_t NameBytes(const std::u32string& name) {
+  return 96 + sizeof(char32_t) * name.size();
 }
 
 }  // namespace
@@ -77,13 +75,9 @@ std::string ParseStates::CapturedBytes(std::uint32_t id) const {
   return out;
 }
 
-std::uint32_t ParseStates::InternName(const std::string& raw) {
-  std::string text = DecodeName(raw);
-  const auto [it, fresh] = names_.try_emplace(text, static_cast<std::uint32_t>(name_texts_.size()));
-  if (fresh) {
-    bytes_ += 96 + 2 * text.size();
-    name_texts_.push_back(std::move(text));
-  }
+std::uint32_t ParseStates::InternName(std::u32string text) {
+  const auto [it, fresh] = names_.try_emplace(std::move(text), static_cast<std::uint32_t>(names_.size()));
+  if (fresh) bytes_ += NameBytes(it->first);
   return it->second;
 }
 
@@ -97,8 +91,68 @@ bool ParseStates::NameUsed(const Item& item, std::string_view tail) const {
   if (used.empty()) return false;
   std::string raw = CapturedBytes(item.captured);
   raw += tail;
-  const auto it = names_.find(DecodeName(raw));
+  const auto it = names_.find(program_.object(program_.node(item.node).arg).key->Decode(raw).text);
   return it != names_.end() && std::binary_search(used.begin(), used.end(), it->second);
+}
+
+// A name under way, and the used names that begin as it does.
+struct ParseStates::NameBegun {
+  BegunText begun;
+  std::vector<std::u32string_view> rests;             // behind the whole characters of `begun`
+  TextAutomaton::State state = TextAutomaton::kDead;  // behind those characters
+};
+
+ParseStates::NameBegun ParseStates::BegunName(const Item& item) {
+  const ObjectSpec& object = program_.object(program_.node(item.node).arg);
+  const Payload& payload = *payloads_[item.payload];
+  const auto used = object_rules::Undeclared(payload);
+  TextAutomaton& text = object.key->text();
+  NameBegun out;
+  out.begun = object.key->Decode(CapturedBytes(item.captured));
+  const std::u32string& prefix = out.begun.text;
+  for (auto it = names_.lower_bound(prefix); it != names_.end() && it->first.compare(0, prefix.size(), prefix) == 0;
+       ++it) {
+    program_.limits().meter->Step(1);
+    if (!std::binary_search(used.begin(), used.end(), it->second)) continue;
+    const std::u32string_view rest = std::u32string_view(it->first).substr(prefix.size());
+    if (out.begun.next.empty() || (!rest.empty() && out.begun.next.Contains(rest[0]))) out.rests.push_back(rest);
+  }
+  const auto names = object_rules::Next(object, payload);
+  if (!names || out.rests.empty()) return out;
+  out.state = text.Start(text.InternContext(*names));
+  for (const char32_t c : prefix) out.state = text.Step(out.state, text.classes().ClassOf(c));
+  return out;
+}
+
+bool ParseStates::NameLeft(const Item& item) {
+  const auto used = object_rules::Undeclared(*payloads_[item.payload]);
+  if (used.empty()) return true;
+  StringMachine& key = *program_.object(program_.node(item.node).arg).key;
+  const auto enough = static_cast<std::uint32_t>(used.size() + 1);
+  const auto state = key.text_state(item.lexeme);
+  if (state && key.text().Continuations(*state, enough) >= enough) return true;
+  // The open name may be any, so the answer may be another once it is known.
+  if (used.back() == kUnknownName) guess_event_ = true;
+  NameBegun name = BegunName(item);
+  return name.rests.empty() || key.text().GoesOnWithout(name.state, std::move(name.rests), name.begun.next);
+}
+
+std::vector<std::string> ParseStates::ExhaustedNames(const Item& item, bool& partly) {
+  std::vector<std::string> out;
+  const auto used = object_rules::Undeclared(*payloads_[item.payload]);
+  if (used.empty()) return out;
+  TextAutomaton& text = program_.object(program_.node(item.node).arg).key->text();
+  const auto enough = static_cast<std::uint32_t>(used.size() + 1);
+  const NameBegun name = BegunName(item);
+  partly = !name.begun.next.empty();
+  for (const std::u32string_view rest : name.rests) {
+    // Fewer texts may follow each further character, so the end of the name decides.
+    TextAutomaton::State state = name.state;
+    for (const char32_t c : rest) state = text.Step(state, text.classes().ClassOf(c));
+    if (rest.empty() || text.Continuations(state, enough) >= enough) continue;
+    for (out.emplace_back(); const char32_t c : rest) AppendUtf8(c, out.back());
+  }
+  return out;
 }
 
 bool ParseStates::Advance(const Item& item, int label, bool guess, std::vector<Item>& out) {
@@ -116,7 +170,7 @@ bool ParseStates::Advance(const Item& item, int label, bool guess, std::vector<I
       // An open name before or at this one: whether they are equal cannot be told here.
       if (std::binary_search(used.begin(), used.end(), kUnknownName)) guess_event_ = true;
       if (!guess) {
-        name = InternName(CapturedBytes(item.captured));
+        name = InternName(object.key->Decode(CapturedBytes(item.captured)).text);
         if (std::binary_search(used.begin(), used.end(), name)) return false;
       }
     }
@@ -134,12 +188,13 @@ ParseStates::Id ParseStates::Intern(std::vector<Item> kernel, bool guessed) {
   std::sort(kernel.begin(), kernel.end());
   kernel.erase(std::unique(kernel.begin(), kernel.end()), kernel.end());
   const auto id = static_cast<Id>(states_.size());
-  const auto [it, fresh] = ids_.try_emplace(kernel, id);
+  const auto [it, fresh] = ids_[guessed ? 1 : 0].try_emplace(kernel, id);
   if (!fresh) return it->second;
   states_.emplace_back();
   states_.back().kernel = std::move(kernel);
-  states_.back().guessed = guessed;
+  guess_event_ = guessed;
   Close(id);
+  states_[id].guessed = guess_event_;
   const State& state = states_[id];
   if (state.lexemes.empty() && state.tokens.empty() && !state.complete) {
     // Only where a limit or an exhausted set of names left no way on: as good as refused.
@@ -149,7 +204,8 @@ ParseStates::Id ParseStates::Intern(std::vector<Item> kernel, bool guessed) {
   }
   bytes_ += 320 + (2 * state.kernel.size() + state.lexemes.size() + state.tokens.size()) * sizeof(Item) +
             state.waiting.size() * (sizeof(Item) + 4);
-  if (bytes_ > program_.limits().matcher_bytes_max + kCallBytesMax) overflow_ = Overflow::kBytes;
+  const Limits& limits = program_.limits();
+  if (bytes_ > limits.matcher_bytes_max + limits.call_bytes_max) overflow_ = Overflow::kBytes;
   return id;
 }
 
@@ -200,7 +256,7 @@ void ParseStates::AddLexeme(State& state, const Item& item) {
       context = object.key->text().InternContext(*names);
     }
     at.lexeme = program_.machine(index).Start(context);
-    if (at.lexeme == Machine::kDead) return;
+    if (at.lexeme == Machine::kDead || (Captures(at) && !NameLeft(at))) return;
   } else if (node.kind == Node::Kind::kObjectKey) {
     index = program_.object(node.arg).key_machine;
   }
@@ -310,10 +366,12 @@ void ParseStates::ExpandObject(State& state, const Item& item) {
   const Payload& payload = *payloads_[item.payload];
   const bool close = object_rules::CanClose(object, payload);
   bool more = false;
-  if (const auto names = object_rules::Next(object, payload)) {
-    more = object.key->Start(object.key->text().InternContext(*names)) != Machine::kDead;
-  }
   Item next = item;
+  if (const auto names = object_rules::Next(object, payload)) {
+    next.lexeme = object.key->Start(object.key->text().InternContext(*names));
+    more = next.lexeme != Machine::kDead && NameLeft(next);
+    next.lexeme = 0;
+  }
   if (node.kind == Node::Kind::kObjectFirst) {
     next.node = object.separators.close_first;
     if (close) Push(next);
@@ -374,7 +432,7 @@ ParseStates::Id ParseStates::Step(Id from, std::uint8_t byte) {
     // A lexeme that ends here for certain leaves no trace, so that all ways to this place are one state.
     if (machine.final(next.lexeme)) {
       static_cast<void>(Advance(next, machine.label(next.lexeme), false, kernel));
-    } else {
+    } else if (!Captures(next) || NameLeft(next)) {
       kernel.push_back(next);
     }
   }
@@ -446,14 +504,14 @@ std::vector<ParseStates::Id> ParseStates::Compact(std::span<const Id> keep) {
   const auto payload_ids = std::move(payload_ids_);  // owns the payloads
   const Tables old = {std::move(payloads_), std::move(captures_)};
   states_.clear();
-  ids_.clear();
+  for (auto& ids : ids_) ids.clear();
   moves_.Clear();
   payload_ids_.clear();
   payloads_.clear();
   captures_.clear();
   capture_ids_.clear();
   Begin();
-  for (const std::string& name : name_texts_) bytes_ += 96 + 2 * name.size();
+  for (const auto& [name, id] : names_) bytes_ += NameBytes(name);
   Renamed now = {.payloads = {}, .captures = {{0, 0}}};
   for (const Id id : order) {
     // Making each was a call of its own.

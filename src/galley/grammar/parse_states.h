@@ -5,8 +5,10 @@
 // origin, so right recursion does not grow. One per matcher, used by the program's thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -35,8 +37,6 @@ class ParseStates {
  public:
   using Id = std::uint32_t;
   static constexpr Id kDead = 0;
-  // One call may go so far beyond what is kept between calls (matcher_bytes_max).
-  static constexpr std::size_t kCallBytesMax = std::size_t{128} << 20;
 
   struct State {
     std::vector<Item> kernel;
@@ -62,6 +62,10 @@ class ParseStates {
   [[nodiscard]] bool Captures(const Item& item) const;
   // Whether the name `captured` + `tail` (raw, up to its closing quote) was already used by the object of `item`.
   [[nodiscard]] bool NameUsed(const Item& item, std::string_view tail) const;
+  // What is left of used names that begin with what was captured, in UTF-8, where nothing but such names may follow
+  // the last of it: a token of it may lead to where no name is left. `partly`: the last character captured is not whole
+  // and each begins with it.
+  [[nodiscard]] std::vector<std::string> ExhaustedNames(const Item& item, bool& partly);
   [[nodiscard]] std::size_t bytes() const { return bytes_; }
   [[nodiscard]] std::size_t size() const { return states_.size(); }
   // A limit that belongs to this text alone was reached, so that states are missing.
@@ -85,6 +89,10 @@ class ParseStates {
   void Begin();
   [[nodiscard]] Item Moved(Item item, const Tables& old, Renamed& now);
   Id Intern(std::vector<Item> kernel, bool guessed);
+  // Whether the name that `item` writes may still become one that its object does not have.
+  [[nodiscard]] bool NameLeft(const Item& item);
+  struct NameBegun;
+  [[nodiscard]] NameBegun BegunName(const Item& item);
   void Close(Id id);
   void Expand(State& state, Id id, const Item& item);
   void ExpandObject(State& state, const Item& item);
@@ -98,7 +106,7 @@ class ParseStates {
   [[nodiscard]] std::uint32_t InternPayload(Payload payload);
   [[nodiscard]] std::uint32_t Capture(std::uint32_t before, std::uint8_t byte);
   [[nodiscard]] std::string CapturedBytes(std::uint32_t id) const;
-  [[nodiscard]] std::uint32_t InternName(const std::string& raw);
+  [[nodiscard]] std::uint32_t InternName(std::u32string text);
   std::vector<array_rules::Step> ElementsOf(const Item& item);
 
   struct KernelHash {
@@ -113,14 +121,13 @@ class ParseStates {
 
   Program& program_;
   std::deque<State> states_;
-  std::unordered_map<std::vector<Item>, Id, KernelHash> ids_;
-  FlatMap moves_;  // by state << 8 | byte
+  std::array<std::unordered_map<std::vector<Item>, Id, KernelHash>, 2> ids_;  // by whether it was guessed
+  FlatMap moves_;                                                             // by state << 8 | byte
   std::vector<const Payload*> payloads_;
   std::unordered_map<Payload, std::uint32_t, PayloadHash> payload_ids_;
   std::vector<std::pair<std::uint32_t, std::uint8_t>> captures_;
   std::unordered_map<std::uint64_t, std::uint32_t> capture_ids_;
-  std::unordered_map<std::string, std::uint32_t> names_;
-  std::vector<std::string> name_texts_;
+  std::map<std::u32string, std::uint32_t, std::less<>> names_;
   std::map<std::uint32_t, array_rules::ClosableStates> closable_;  // by array
   std::vector<Item> todo_;                                         // closure work list
   std::vector<Item> pushed_;                                       // everything pushed in this closure

@@ -518,7 +518,7 @@ class Parser {
       }
       ranges.insert(ranges.end(), from.ranges().begin(), from.ranges().end());
     }
-    const CodePointSet out = CodePointSet::Of(ranges);
+    CodePointSet out = CodePointSet::Of(ranges);
     if (!Take(']')) {
       FailAt(start, "class without ']'");
       return {};

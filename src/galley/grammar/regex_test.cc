@@ -28,6 +28,13 @@ TEST(Regex, AnchorsAndWordEdgesInsideAPattern) {
   EXPECT_TRUE(Takes("regex", "\\bfoo\\b.*", "foo bar"));
   EXPECT_FALSE(Takes("regex", "\\bfoo\\b.*", "foobar"));
   EXPECT_TRUE(Takes("regex", "(?m)a$\\n^b", "a\nb"));
+  // What looks to the left behind what does not.
+  EXPECT_TRUE(Takes("regex", "a$(?:b*)+\\b", "a"));
+  EXPECT_FALSE(Takes("regex", "a$\\B", "a"));
+  EXPECT_TRUE(Takes("regex", "-$\\B", "-"));
+  EXPECT_TRUE(Takes("regex", "(?:^a?$){2}", ""));
+  EXPECT_FALSE(Takes("regex", "(?:^a?$){2}", "a"));
+  EXPECT_TRUE(Takes("regex", "(?m)(?:a$\\n^)+", "a\na\n"));
 }
 
 TEST(Regex, CaseFoldingFollowsUnicode) {

@@ -126,11 +126,11 @@ void SchemaEmitter::AddMachine(std::unique_ptr<Machine> machine, const std::stri
   plan.scalars.push_back(slot);
 }
 
-void SchemaEmitter::PlanNumber(const Branch& branch, Plan& plan) {
+void SchemaEmitter::PlanNumber(const Branch& branch, GoalId goal, Plan& plan) {
   const auto build = [&](const NumberSpec& spec) -> std::unique_ptr<Machine> {
     auto machine = NumberMachine::Create(spec, options_.limits);
     if (machine) return std::move(*machine);
-    expander_.Fail(machine.error().code, machine.error().message, "");
+    expander_.Fail(machine.error().code, machine.error().message, expander_.PointerOf(goal), machine.error().keyword);
     return nullptr;
   };
   const auto use = [&](const std::string& key, auto make) {
@@ -456,6 +456,16 @@ bool SchemaEmitter::PlanNames(const ObjectFacts& facts, ObjectPlan& object) {
     TextAutomaton automaton(spec, options_.limits);
     is_finite = automaton.EnumerateOthers(kFiniteNamesMax, finite);
     if (!is_finite) finite.clear();
+    const TextAutomaton::State start = is_finite ? TextAutomaton::kDead : automaton.Start(0);
+    const std::uint32_t found = start == TextAutomaton::kDead ? 0 : automaton.Continuations(start, object.min);
+    if (!is_finite && found < object.min && expander_.ok()) {
+      // So many members cannot be promised name by name.
+      expander_.Fail(CompileCode::kTooComplex,
+                     fmt::format("minProperties is {} where only {} undeclared names exist; lower it, or declare names",
+                                 object.min, found),
+                     "", "minProperties");
+      return false;
+    }
   }
   for (const std::string& name : finite) add(name);
   if (is_finite) {
@@ -540,7 +550,7 @@ void SchemaEmitter::PlanGoal(GoalId goal) {
   for (const Branch& branch : branches) {
     if (!expander_.ok()) return;
     plan.literals |= branch.types & (kTypeNull | kTypeFalse | kTypeTrue);
-    if ((branch.types & kTypeNumber) != 0) PlanNumber(branch, plan);
+    if ((branch.types & kTypeNumber) != 0) PlanNumber(branch, goal, plan);
     if ((branch.types & kTypeString) != 0) PlanString(branch.string, plan);
     if ((branch.types & kTypeArray) != 0) PlanArray(branch, goal, plan);
     if ((branch.types & kTypeObject) != 0) PlanObject(branch.object, plan);

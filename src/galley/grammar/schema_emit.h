@@ -68,7 +68,7 @@ class SchemaEmitter {
   };
 
   void PlanGoal(GoalId goal);
-  void PlanNumber(const Branch& branch, Plan& plan);
+  void PlanNumber(const Branch& branch, GoalId goal, Plan& plan);
   void PlanString(const StringFacts& facts, Plan& plan);
   void PlanArray(const Branch& branch, GoalId goal, Plan& plan);
   void PlanUnique(const Branch& branch, ArrayPlan& array);

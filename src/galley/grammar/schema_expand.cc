@@ -131,7 +131,7 @@ std::size_t SchemaExpander::HoldBranches(const Branches& branches) {
   return bytes;
 }
 
-GoalId SchemaExpander::Goal(std::vector<Literal> literals) {
+GoalId SchemaExpander::Goal(const std::vector<Literal>& literals) {
   std::vector<Literal> kept;
   for (const Literal& literal : literals) {
     const SubSchema& schema = document_.schema(literal.schema);
@@ -163,7 +163,7 @@ GoalId SchemaExpander::Both(GoalId a, GoalId b) {
   if (b == kAnything) return a;
   std::vector<Literal> all = goals_[a];
   all.insert(all.end(), goals_[b].begin(), goals_[b].end());
-  return Goal(std::move(all));
+  return Goal(all);
 }
 
 GoalId SchemaExpander::Negated(GoalId goal, const std::string& pointer) {
@@ -171,7 +171,7 @@ GoalId SchemaExpander::Negated(GoalId goal, const std::string& pointer) {
   if (goal == kNothing) return kAnything;
   std::vector<Literal> any;
   for (const Literal& literal : goals_[goal]) any.push_back({literal.schema, !literal.negated});
-  if (any.size() == 1) return Goal(std::move(any));
+  if (any.size() == 1) return Goal(any);
   return Goal({{document_.AnyOf(std::move(any), pointer), false}});
 }
 
@@ -315,7 +315,7 @@ void SchemaExpander::CheckKeywords(SchemaId id, const JsonValue& schema) {
     if (row == kKeywords.end()) {
       if (name.rfind("x-", 0) == 0) continue;
       const std::string message =
-          fmt::format("unknown keyword {}; remove it, or ask for lenient reading", JsonQuote(name));
+          fmt::format("unknown keyword {}; remove it, or begin its name with \"x-\"", JsonQuote(name));
       if (options_.lenient) {
         warnings_.push_back(fmt::format("{}: {}", sub.pointer, message));
         continue;

@@ -32,7 +32,7 @@ class SchemaExpander {
   [[nodiscard]] const std::vector<std::string>& warnings() const { return warnings_; }
 
   [[nodiscard]] GoalId root_goal() { return Goal({{document_.root(), false}}); }
-  [[nodiscard]] GoalId Goal(std::vector<Literal> literals);
+  [[nodiscard]] GoalId Goal(const std::vector<Literal>& literals);
   [[nodiscard]] GoalId Both(GoalId a, GoalId b);
   // Branches of a goal, settled; empty when it admits nothing that can be told at this depth. The reference stays
   // valid.

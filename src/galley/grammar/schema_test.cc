@@ -109,5 +109,20 @@ TEST(LineServer, NeverFailsOnBadInput) {
   EXPECT_NE(server.Handle(R"({"op":"walk","tokens":[100,100]})").find("\"rejected_at\":-1"), std::string::npos);
 }
 
+// Which of many values came before is no matter of search.
+TEST(Schema, ManyUniqueItemsAreQuick) {
+  std::string values, half;
+  for (int i = 0; i < 500; ++i) values += (i == 0 ? "" : ",") + std::to_string(i);
+  for (int i = 499; i >= 250; --i) half += (i == 499 ? "" : ",") + std::to_string(i);  // 250 of them
+  const std::string schema = R"({"type":"array","uniqueItems":true,"minItems":300,"items":{"enum":[)" + values + "]}}";
+  Matcher matcher(*CompileText("json_schema", schema));
+  EXPECT_TRUE(matcher.Check("[" + half + ",").prefix);
+  EXPECT_FALSE(matcher.Check("[" + half + "]").prefix);
+  EXPECT_FALSE(matcher.Check("[" + half + ",250]").prefix);
+  EXPECT_TRUE(matcher.Check("[" + values + "]").complete);
+  EXPECT_FALSE(matcher.Check("[" + values + ",").prefix);
+  EXPECT_FALSE(matcher.failed()) << matcher.FailureText();
+}
+
 }  // namespace
 }  // namespace galley::grammar

@@ -72,6 +72,18 @@ Machine::State StringMachine::AfterChar(std::uint32_t text_state, std::uint32_t 
   return Body(text_.Step(text_state, text_.classes().ClassOf(code_point)));
 }
 
+std::optional<TextAutomaton::State> StringMachine::text_state(State state) const {
+  switch (places_[state].mode) {
+    case Mode::kOpen:
+    case Mode::kBody:
+    case Mode::kUtfSame:
+    case Mode::kHexSame:
+      return places_[state].text;
+    default:
+      return std::nullopt;
+  }
+}
+
 std::optional<Machine::PlainBody> StringMachine::plain_body(State state) const {
   if (form_ != Form::kJson || places_[state].mode != Mode::kBody) return std::nullopt;
   const int label = text_.plain_label(places_[state].text);

@@ -5,9 +5,11 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "galley/grammar/begun_text.h"
 #include "galley/grammar/machine.h"
 #include "galley/grammar/text_automaton.h"
 
@@ -28,6 +30,12 @@ class StringMachine final : public Machine {
   void Reset() override;
   [[nodiscard]] std::size_t bytes() const override { return bytes_ + text_.bytes(); }
   [[nodiscard]] TextAutomaton& text() { return text_; }
+  // State of the text where what was read ends with a whole character, or with part of one that all lead there.
+  [[nodiscard]] std::optional<TextAutomaton::State> text_state(State state) const;
+  // What the beginning of a string, its opening quote included, says of the text.
+  [[nodiscard]] BegunText Decode(std::string_view raw) const {
+    return ReadBegunText(raw.substr(raw.empty() || form_ == Form::kRaw ? 0 : 1), form_ == Form::kJson);
+  }
 
  private:
   enum class Mode : std::uint8_t {

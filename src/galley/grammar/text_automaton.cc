@@ -12,6 +12,12 @@ namespace {
 
 constexpr std::uint32_t kUnknown = 0xFFFFFFFF;
 
+// Code points of first..last that are no surrogates.
+std::uint32_t Characters(std::uint32_t first, std::uint32_t last) {
+  const std::uint32_t low = std::max(first, 0xD800u), high = std::min(last, 0xDFFFu);
+  return last - first + 1 - (low <= high ? high - low + 1 : 0);
+}
+
 }  // namespace
 
 NameTrie::NameTrie(const std::vector<std::string>& names, const Limits& limits) : count_(names.size()) {
@@ -104,6 +110,7 @@ void TextAutomaton::Reset() {
   states_.clear();
   part_states_.clear();
   rows_.clear();
+  counts_.clear();
   bytes_ = 0;
   Begin();
 }
@@ -216,7 +223,7 @@ TextAutomaton::State TextAutomaton::RawStep(State state, std::uint32_t char_clas
   if (rows_[state][char_class] != kUnknown) return rows_[state][char_class];
   meter_->Step(1);
   if (meter_->tripped()) return kDead;
-  if (!Writable(char_class)) return rows_[state][char_class] = kDead;
+  if (SizeOf(char_class) == 0) return rows_[state][char_class] = kDead;
   const Info info = states_[state];
   const std::size_t n = spec_.parts.size();
   State target = kDead;
@@ -248,16 +255,16 @@ TextAutomaton::State TextAutomaton::RawStep(State state, std::uint32_t char_clas
   return target;
 }
 
-bool TextAutomaton::Writable(std::uint32_t char_class) {
-  if (writable_.empty()) {
-    writable_.assign(classes_.count(), false);
+std::uint32_t TextAutomaton::SizeOf(std::uint32_t char_class) {
+  if (sizes_.empty()) {
+    sizes_.assign(classes_.count(), 0);
     const auto starts = classes_.starts();
     for (std::size_t i = 0; i < starts.size(); ++i) {
-      const std::uint32_t last = i + 1 < starts.size() ? starts[i + 1] - 1 : 0x10FFFF;
-      if (starts[i] < 0xD800 || last > 0xDFFF) writable_[classes_.class_at(i)] = true;
+      const std::uint32_t last = i + 1 < starts.size() ? starts[i + 1] - 1 : kCodePointMax;
+      sizes_[classes_.class_at(i)] += Characters(starts[i], last);
     }
   }
-  return writable_[char_class];
+  return sizes_[char_class];
 }
 
 bool TextAutomaton::IsLive(State state) {
@@ -339,6 +346,71 @@ bool TextAutomaton::Uniform(State state, std::uint32_t first, std::uint32_t last
     if (Step(state, classes_.class_at(i)) != target) return false;
   }
   return true;
+}
+
+std::uint32_t TextAutomaton::Continuations(State state, std::uint32_t enough) {
+  if (const auto it = counts_.find(state); it != counts_.end()) {
+    if (it->second.exact || it->second.least >= enough) return std::min(it->second.least, enough);
+  }
+  // Asked again with a few more each time, so twice as many are looked for.
+  const std::uint64_t wanted = std::max<std::uint64_t>(1024, 2 * std::uint64_t{enough});
+  std::map<State, std::uint64_t> level = {{state, 1}};  // texts of one length, by the state behind them
+  std::uint64_t ended = 0, open = 1;
+  while (!level.empty() && ended + open < wanted && !meter_->tripped()) {
+    std::map<State, std::uint64_t> next;
+    for (const auto& [at, count] : level) {
+      meter_->Step(classes_.count());
+      if (Label(at) != kNoLabel) ended += count;
+      for (std::uint32_t c = 0; c < classes_.count(); ++c) {
+        const State to = Step(at, c);
+        if (to != kDead) next[to] += count * SizeOf(c);
+      }
+    }
+    level = std::move(next);
+    open = 0;
+    for (const auto& [at, count] : level) open += count;
+  }
+  // Every one of those that are open can be completed.
+  const auto found = static_cast<std::uint32_t>(std::min(ended + open, wanted));
+  counts_[state] = {found, level.empty()};
+  return std::min(found, enough);
+}
+
+bool TextAutomaton::GoesOnWithout(State state, std::vector<std::u32string_view> rests, const CodePointSet& next) {
+  using Rests = std::vector<std::u32string_view>;
+  std::vector<std::pair<State, Rests>> todo;
+  todo.emplace_back(state, std::move(rests));
+  const auto starts = classes_.starts();
+  for (CodePointSet within = next; !todo.empty(); within = {}) {
+    const auto [at, texts] = std::move(todo.back());
+    todo.pop_back();
+    bool ends = false;
+    std::map<std::uint32_t, Rests> behind;  // by first character
+    for (const std::u32string_view text : texts) {
+      if (text.empty()) {
+        ends = true;
+      } else if (within.empty() || within.Contains(text[0])) {
+        behind[text[0]].push_back(text.substr(1));
+      }
+    }
+    if (within.empty() && Label(at) != kNoLabel && !ends) return true;
+    for (std::size_t i = 0; i < starts.size(); ++i) {
+      if (Step(at, classes_.class_at(i)) == kDead) continue;
+      const std::uint32_t last = i + 1 < starts.size() ? starts[i + 1] - 1 : kCodePointMax;
+      std::uint32_t characters = 0;
+      if (within.empty()) characters = Characters(starts[i], last);
+      for (const CodePointRange& r : within.ranges()) {
+        const std::uint32_t a = std::max(r.first, starts[i]), b = std::min(r.last, last);
+        if (a <= b) characters += Characters(a, b);
+      }
+      const auto from = behind.lower_bound(starts[i]), to = behind.upper_bound(last);
+      if (characters > static_cast<std::uint32_t>(std::distance(from, to))) return true;
+    }
+    for (auto& [c, more] : behind) {
+      if (const State to = Step(at, classes_.ClassOf(c)); to != kDead) todo.emplace_back(to, std::move(more));
+    }
+  }
+  return false;
 }
 
 bool TextAutomaton::EnumerateOthers(std::size_t limit, std::vector<std::string>& out) {

@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -104,6 +106,11 @@ class TextAutomaton {
   [[nodiscard]] bool Uniform(State state, std::uint32_t first, std::uint32_t last, State& target);
   // With the patterns, which other automata may share.
   [[nodiscard]] std::size_t bytes() const;
+  // How many texts may still be accepted from a live state on, no two of them equal; `enough` for that many or more.
+  [[nodiscard]] std::uint32_t Continuations(State state, std::uint32_t enough);
+  // Whether some accepted text goes on from `state` with none of `rests`, each of which is accepted. Where `next` is
+  // not empty, more must follow and begin in it.
+  [[nodiscard]] bool GoesOnWithout(State state, std::vector<std::u32string_view> rests, const CodePointSet& next);
   // Accepted undeclared texts, when there are at most `limit`: false when there are more or the search is too long.
   [[nodiscard]] bool EnumerateOthers(std::size_t limit, std::vector<std::string>& out);
   // Whether the text of a name satisfies parts and length (its own allowance aside), and which kObserve parts match.
@@ -127,8 +134,8 @@ class TextAutomaton {
   State RawStep(State state, std::uint32_t char_class);
   [[nodiscard]] int ComputeLabel(const Info& info, const std::uint32_t* parts) const;
   [[nodiscard]] int FirstLabel(const std::uint32_t* parts) const;
-  // False for classes of nothing but lone surrogates, which no text in UTF-8 holds.
-  bool Writable(std::uint32_t char_class);
+  // Code points of a class without the surrogates, which no text in UTF-8 holds.
+  std::uint32_t SizeOf(std::uint32_t char_class);
   bool IsLive(State state);
   void Begin();
   void Grow(std::size_t bytes) {
@@ -141,7 +148,7 @@ class TextAutomaton {
   std::uint32_t states_max_;
   bool exact_ = false;  // one pattern that finds out by itself which of its states live, and nothing else
   CharClasses classes_;
-  std::vector<bool> writable_;                    // by class, once it is asked for
+  std::vector<std::uint32_t> sizes_;              // by class, once they are asked for
   std::vector<std::vector<std::uint32_t>> maps_;  // per part, then the names: class of the part by our class
   std::uint32_t count_cap_ = 0;                   // counts saturate here
   std::vector<NameContext> contexts_;
@@ -153,6 +160,12 @@ class TextAutomaton {
   std::vector<Info> states_;
   std::vector<std::uint32_t> part_states_;  // states × parts
   std::vector<std::vector<State>> rows_;    // raw successors
+  // What is known of Continuations(): the number, or that it is at least so large.
+  struct Count {
+    std::uint32_t least;
+    bool exact;
+  };
+  std::unordered_map<State, Count> counts_;
   std::size_t bytes_ = 0;
 };
 

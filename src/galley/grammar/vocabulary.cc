@@ -106,6 +106,14 @@ TokenTrie::TokenTrie(std::vector<Entry> entries, bool sorted) {
   nodes_.push_back({1, static_cast<std::uint32_t>(tokens_.size()), 0, 0});
 }
 
+std::uint32_t TokenTrie::Child(std::uint32_t node, std::uint8_t byte) const {
+  const std::uint32_t end = node + skip(node);
+  for (std::uint32_t child = node + 1; child < end; child += skip(child)) {
+    if (this->byte(child) == byte) return child;
+  }
+  return kNone;
+}
+
 std::string TokenTrie::Path(std::uint32_t node) const {
   std::string out;
   for (; node != 0; node = parent_[node]) out.push_back(static_cast<char>(nodes_[node].byte));

@@ -37,6 +37,9 @@ class TokenTrie {
   [[nodiscard]] std::uint16_t depth(std::uint32_t node) const { return nodes_[node].depth; }
   [[nodiscard]] std::uint32_t parent(std::uint32_t node) const { return parent_[node]; }
   [[nodiscard]] bool leaf(std::uint32_t node) const { return nodes_[node].skip == 1; }
+  static constexpr std::uint32_t kNone = 0xFFFFFFFF;
+  // The child of `node` by one byte, or kNone.
+  [[nodiscard]] std::uint32_t Child(std::uint32_t node, std::uint8_t byte) const;
   // Ids of the tokens that end at `node`.
   [[nodiscard]] std::span<const std::uint32_t> tokens(std::uint32_t node) const {
     return {tokens_.data() + nodes_[node].first_token, nodes_[node + 1].first_token - nodes_[node].first_token};

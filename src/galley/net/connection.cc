@@ -116,6 +116,12 @@ void Connection::OnReadable() {
 void Connection::OnBytes(std::string_view bytes) {
   if (tls_ == nullptr) return OnPlain(bytes);
   const Status received = tls_->Receive(bytes);
+  if (!received && tls_->met_plain_http()) {
+    // Whoever left the "s" out of the address is told in words that it understands.
+    tls_.reset();
+    return Reject(400, "this port speaks HTTPS: begin the address with https://");
+  }
+  if (!received && !tls_->ready()) NoteRejection(400, received.error().message);
   wire_ += tls_->TakeWire();  // handshake, alert
   const std::string plain = tls_->TakePlain();
   if (!plain.empty()) OnPlain(plain);

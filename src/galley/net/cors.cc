@@ -27,7 +27,8 @@ CorsPolicy::Decision CorsPolicy::Decide(const HttpRequest& request) const {
     // A browser would send such a request all the same and only hide the answer from the page, so that any site could
     // spend the server's time.
     if (!SameHost(*origin, request.headers.Get("Host"))) {
-      decision.answer = ErrorResponse(403, "pages of this origin may not call this server");
+      decision.answer =
+          ErrorResponse(403, "pages of this origin may not call this server; --cors-origin lists those that may");
     }
     return decision;
   }

@@ -30,8 +30,6 @@ struct ErrorRow {
 };
 
 constexpr ErrorRow kErrors[] = {
-    {http::error::header_limit, 431, "the request's head is too long"},
-    {http::error::body_limit, 413, "the request's body is too long"},
     {http::error::bad_version, 505, "the request line does not end in HTTP/1.0 or HTTP/1.1"},
     {http::error::bad_method, 400, "the request does not begin with a method"},
     {http::error::bad_target, 400, "the request target has bytes that are not allowed there"},
@@ -44,7 +42,18 @@ constexpr ErrorRow kErrors[] = {
     {http::error::partial_message, 400, "the message ended early"},
 };
 
-ParseFailure FailureOf(const error_code& ec) {
+std::string HeadTooLong(const ParserLimits& limits) {
+  return fmt::format("the request's head is longer than {} bytes; send fewer and shorter header fields",
+                     limits.head_bytes_max);
+}
+std::string BodyTooLong(const ParserLimits& limits) {
+  return fmt::format("the request's body is longer than {} bytes; send less, or raise --max-body",
+                     limits.body_bytes_max);
+}
+
+ParseFailure FailureOf(const error_code& ec, const ParserLimits& limits) {
+  if (ec == http::error::header_limit) return {431, HeadTooLong(limits)};
+  if (ec == http::error::body_limit) return {413, BodyTooLong(limits)};
   for (const ErrorRow& row : kErrors) {
     if (ec == row.error) return {row.status, std::string(row.message)};
   }
@@ -76,16 +85,14 @@ class RequestCollector final : public http::basic_parser<true> {
 
   void CountHead(std::size_t bytes, error_code& ec) {
     head_bytes_ += bytes;
-    if (head_bytes_ > limits_.head_bytes_max) {
-      Fail(431, fmt::format("the head is longer than {} bytes", limits_.head_bytes_max), ec);
-    }
+    if (head_bytes_ > limits_.head_bytes_max) Fail(431, HeadTooLong(limits_), ec);
   }
 
   std::size_t AddBody(BeastText piece, error_code& ec) {
     if (own_failure) return 0;
     body_bytes_ += piece.size();
     if (body_bytes_ > limits_.body_bytes_max) {
-      Fail(413, fmt::format("the body is longer than {} bytes", limits_.body_bytes_max), ec);
+      Fail(413, BodyTooLong(limits_), ec);
       return 0;
     }
     request.body.append(piece.data(), piece.size());
@@ -194,10 +201,11 @@ std::size_t FeedOnce(RequestCollector& parser, std::string_view input, const Par
   const std::size_t taken = parser.put(boost::asio::const_buffer(input.data(), input.size()), ec);
   if (!ec) return taken;
   if (ec != http::error::need_more) {
-    *failure = parser.own_failure ? *parser.own_failure : FailureOf(ec);
+    *failure = parser.own_failure ? *parser.own_failure : FailureOf(ec, limits);
   } else if (taken == 0 && parser.is_header_done() && input.size() > limits.head_bytes_max) {
     // Chunk headers and trailers are taken as a whole, so without this they could grow for ever.
-    *failure = ParseFailure{400, "a chunk's header or the trailer is too long"};
+    *failure = ParseFailure{
+        400, fmt::format("a chunk's header or the trailer is longer than {} bytes", limits.head_bytes_max)};
   }
   return taken;
 }

@@ -30,6 +30,7 @@ class RawClient {
   RawClient& operator=(const RawClient&) = delete;
 
   [[nodiscard]] bool connected() const { return connected_; }
+  [[nodiscard]] int descriptor() const { return descriptor_; }
   void Close() {
     if (descriptor_ >= 0) close(descriptor_);
     descriptor_ = -1;

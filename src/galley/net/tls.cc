@@ -147,6 +147,7 @@ Status TlsSession::Advance() {
         peer_closed_ = true;
         return {};
       default:
+        plain_http_ = ERR_GET_REASON(ERR_peek_error()) == SSL_R_HTTP_REQUEST;
         return Err(ErrorCode::kUnavailable, "TLS failed: " + TakeReason("protocol error"));
     }
   }

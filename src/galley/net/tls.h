@@ -44,9 +44,10 @@ class TlsSession {
   void Close();  // says goodbye
 
   [[nodiscard]] std::string TakePlain();
-  [[nodiscard]] std::string TakeWire();                            // bytes to send now
-  [[nodiscard]] bool ready() const;                                // the handshake is over
-  [[nodiscard]] bool peer_closed() const { return peer_closed_; }  // the peer said goodbye
+  [[nodiscard]] std::string TakeWire();                              // bytes to send now
+  [[nodiscard]] bool ready() const;                                  // the handshake is over
+  [[nodiscard]] bool peer_closed() const { return peer_closed_; }    // the peer said goodbye
+  [[nodiscard]] bool met_plain_http() const { return plain_http_; }  // what failed was an HTTP request without TLS
 
  private:
   struct Native;
@@ -56,6 +57,7 @@ class TlsSession {
   std::unique_ptr<Native> native_;
   std::string plain_;
   bool peer_closed_ = false;
+  bool plain_http_ = false;
 };
 
 }  // namespace galley::net

@@ -332,7 +332,7 @@ class ChatConverter {
     if (Text(choice) == "none") request_.conversation.tool_choice = ToolChoice::kNone;
     if (Text(choice) == "required") request_.conversation.tool_choice = ToolChoice::kRequired;
     if (choice.is_object()) GALLEY_REFUSE_IF_ERROR(ChooseTool(Text(Get(choice, "function"), "name"), request_));
-    return FinishChoice(request_);
+    return FinishChoice(request_, R"(thinking: {"type": "disabled"} or reasoning_effort: "none")");
   }
 
   Checked Format() {

@@ -21,6 +21,7 @@ namespace od = simdjson::ondemand;
 
 // Objects up to this many members look for duplicates by scanning.
 constexpr std::size_t kScanMembers = 16;
+constexpr std::string_view kBrokenText = "a string with an unknown escape or half a surrogate pair";
 
 struct Reader {
   const JsonParseOptions& options;
@@ -87,7 +88,7 @@ bool Reader::ReadObject(od::value& value, Json& out, int depth) {
     od::field field;
     std::string_view key_view;
     if (std::move(item).get(field) != simdjson::SUCCESS) return Fail("broken object");
-    if (field.unescaped_key().get(key_view) != simdjson::SUCCESS) return Fail("broken object key");
+    if (field.unescaped_key().get(key_view) != simdjson::SUCCESS) return Fail(kBrokenText);
     std::string key(key_view);
     Json member;
     if (!Read(field.value(), member, depth)) return false;
@@ -141,7 +142,7 @@ bool Reader::Read(od::value& value, Json& out, int depth) {
   if (type == od::json_type::number) return ReadNumber(value, out);
   if (type == od::json_type::string) {
     std::string_view text;
-    if (value.get_string().get(text) != simdjson::SUCCESS) return Fail("broken string");
+    if (value.get_string().get(text) != simdjson::SUCCESS) return Fail(kBrokenText);
     out = Json(text);
     return true;
   }

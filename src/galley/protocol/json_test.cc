@@ -65,6 +65,12 @@ TEST(Json, RefusesWhatIsNotOneJsonText) {
     EXPECT_FALSE(ParseJson(text).has_value()) << text;
 }
 
+TEST(Json, SaysWhatIsWrongWithAText) {
+  for (const char* text : {R"(["\ud800"])", R"({"\udc00":1})", R"("\x")"})
+    EXPECT_NE(ParseJson(text).error().message.find("unknown escape or half a surrogate pair"), std::string::npos)
+        << text << ": " << ParseJson(text).error().message;
+}
+
 TEST(Json, AgreesWithAnotherParserOnDamagedTexts) {
   const std::uint32_t seed = 20261129;
   std::mt19937 random(seed);

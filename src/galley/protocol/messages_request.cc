@@ -175,7 +175,7 @@ class MessagesConverter {
       // The block can be opened for the model only where it does not think first.
       if (!c.thinking) c.tool_choice = ToolChoice::kRequired;
     }
-    return FinishChoice(request_);
+    return FinishChoice(request_, R"(thinking: {"type": "disabled"})");
   }
 
   Checked Format() {
@@ -334,6 +334,8 @@ class MessagesConverter {
     } else if (type == "document") {
       const std::string_view media = Text(source, "media_type");
       builder.AddText(fmt::format("[Unsupported document type: {}]", media.empty() ? "unknown" : media));
+      request_.warnings.push_back(
+          fmt::format("{}: documents are not read; the model is told that there was one", path));
     } else if (type == "search_result") {
       std::string text = fmt::format("{} ({})", Text(block, "title"), Text(source));
       for (const Json& part : Elements(Get(block, "content"))) text += fmt::format("\n{}", Text(part, "text"));

@@ -191,12 +191,14 @@ Checked ChooseTool(std::string_view name, ParsedRequest& request) {
   return {};
 }
 
-Checked FinishChoice(ParsedRequest& request) {
+Checked FinishChoice(ParsedRequest& request, std::string_view thinking_off) {
   Conversation& c = request.conversation;
   if (c.tools.empty()) c.tool_choice = ToolChoice::kAuto;
   if (c.tool_choice == ToolChoice::kNone) c.tools.clear();
   if (c.thinking && c.tool_choice == ToolChoice::kRequired)
-    return Refuse("Thinking mode does not support this tool_choice", "tool_choice");
+    return tl::unexpected<RequestError>(
+        RequestError{RequestErrorKind::kConversion, "Thinking mode does not support this tool_choice", "tool_choice",
+                     fmt::format("(turn thinking off with {}, or let tool_choice be auto)", thinking_off)});
   return {};
 }
 
@@ -424,12 +426,15 @@ Parsed<std::uint32_t> ResolveMaxTokens(const ParsedRequest& request, std::uint64
                                        std::uint64_t context_limit) {
   const Conversation& c = request.conversation;
   const std::uint64_t wanted = request.inference.max_tokens.value_or(0);
-  if (prompt_tokens + wanted > context_limit)
-    return internal::Refuse(
-        fmt::format("This model's maximum context length is {} tokens. However, you requested {} "
-                    "tokens ({} in the messages, {} in the completion). Please reduce the length "
-                    "of the messages or completion.",
-                    context_limit, prompt_tokens + wanted, prompt_tokens, wanted));
+  if (prompt_tokens + wanted > context_limit) {
+    RequestError error{.message =
+                           fmt::format("This model's maximum context length is {} tokens. However, you requested {} "
+                                       "tokens ({} in the messages, {} in the completion). Please reduce the length "
+                                       "of the messages or completion.",
+                                       context_limit, prompt_tokens + wanted, prompt_tokens, wanted)};
+    if (wanted == 0) error.detail = "(No limit of the answer was given: the prompt alone is too long.)";
+    return tl::unexpected<RequestError>(std::move(error));
+  }
   if (wanted > 0) return static_cast<std::uint32_t>(wanted);
   const std::uint64_t usual = !c.thinking ? 8192 : c.effort == Effort::kMax ? 131072 : 65536;
   return static_cast<std::uint32_t>(std::max<std::uint64_t>(1, std::min(usual, context_limit - prompt_tokens)));

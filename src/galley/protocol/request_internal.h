@@ -67,7 +67,8 @@ void SetThinking(const Json& thinking, std::string_view effort, const CodecOptio
 // A tool choice that names a tool: only that one stays, and it is required. Without tools it means nothing.
 [[nodiscard]] Checked ChooseTool(std::string_view name, ParsedRequest& request);
 // Drops choices that have no meaning without tools, refuses forced calls while thinking.
-[[nodiscard]] Checked FinishChoice(ParsedRequest& request);
+// `thinking_off`: the API's member that turns thinking off, for the error.
+[[nodiscard]] Checked FinishChoice(ParsedRequest& request, std::string_view thinking_off);
 
 // json_schema formats: `holder` has the members schema and strict.
 // `param` is the member of the body that holds it.

@@ -47,6 +47,13 @@ TEST(Request, TellsWhichInputItemsWereLeftOut) {
   EXPECT_EQ(request.conversation.messages.size(), 1u);
   ASSERT_EQ(request.warnings.size(), 1u);
   EXPECT_TRUE(request.warnings[0].starts_with("input[1]: items of type foo ")) << request.warnings[0];
+  const ParsedRequest file = Good(Protocol::kResponses, Body(R"("input": [{"type": "message", "role": "user",
+      "content": [{"type": "input_file", "filename": "a.pdf"}]}])"));
+  const ParsedRequest document = Good(Protocol::kMessages, Body(R"("max_tokens": 9, "messages": [{"role": "user",
+      "content": [{"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "x"}}]}])"));
+  ASSERT_EQ(file.warnings.size() + document.warnings.size(), 2u);
+  EXPECT_TRUE(file.warnings[0].starts_with("input[0].content[0]: files are not read")) << file.warnings[0];
+  EXPECT_TRUE(document.warnings[0].starts_with("messages.0.content[0]: documents ")) << document.warnings[0];
 }
 
 TEST(Request, AnEmptySuffixIsNone) {

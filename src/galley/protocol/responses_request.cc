@@ -297,7 +297,7 @@ class ResponsesConverter {
                                   Text(choice, "type")),
                       "tool_choice");
     }
-    return FinishChoice(request_);
+    return FinishChoice(request_, R"(reasoning: {"effort": "none"})");
   }
 
   // Input ----------------------------------------------------------------------------------------------------------
@@ -487,6 +487,7 @@ class ResponsesConverter {
       const std::string_view type = Text(block, "type");
       if (type == "input_file") {
         builder.AddText("[Unsupported Document]");
+        request_.warnings.push_back(fmt::format("{}: files are not read; the model is told that there was one", place));
       } else if (type == "input_image") {
         if (message.role == Role::kAssistant)
           return Refuse(fmt::format("{}: Image in assistant message is unsupported", path));

@@ -76,6 +76,10 @@ ApiError FromError(const protocol::RequestError& error) {
   return {.status = 400, .message = message, .param = error.param};
 }
 
+ApiError ShuttingDown() {
+  return {.status = 503, .message = "the server is shutting down", .retry_after_s = 5};
+}
+
 std::string Shown(std::string_view sent) {
   return CutTo(sent, kShownBytesMax);
 }

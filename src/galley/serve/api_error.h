@@ -32,6 +32,9 @@ using ApiResult = tl::expected<T, ApiError>;
 [[nodiscard]] ApiError FromError(const Error& error);
 [[nodiscard]] ApiError FromError(const protocol::RequestError& error);
 
+// 503 for what comes or is still open while the server shuts down, with the time to come back to its successor.
+[[nodiscard]] ApiError ShuttingDown();
+
 // What a client sent, for a message: valid UTF-8, and cut where it is longer than anybody reads.
 [[nodiscard]] std::string Shown(std::string_view sent);
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "galley/protocol/shape.h"
+#include "galley/serve/foreign_members.h"
 
 namespace galley::serve {
 namespace {
@@ -42,6 +43,17 @@ constexpr ForeignRow kForeign[] = {
     {"", "structural_tag", "structural_tag"},
 };
 
+// As the client wrote it.
+std::string NameOf(const ForeignRow& row) {
+  return row.holder == "so_args" ? "so_args.schema" : std::string(row.name);
+}
+
+ApiError WrongType(std::string name, std::string_view wanted, const Json& value) {
+  return {.status = 400,
+          .message = fmt::format("{} must be {}, not of type {}", name, wanted, value.type_name()),
+          .param = std::move(name)};
+}
+
 // Schemas and tags may come as an object or as its text; the others are strings or lists.
 ApiResult<std::string> SpecText(const ForeignRow& row, const Json& value) {
   const bool is_json = row.kind == "json_schema" || row.kind == "structural_tag";
@@ -49,9 +61,11 @@ ApiResult<std::string> SpecText(const ForeignRow& row, const Json& value) {
                     : row.kind == "choice" ? value.is_array()
                                            : value.is_string();
   if (!fits)
-    return Refuse({.status = 400,
-                   .message = std::string(row.name) + " must not be of type " + std::string(value.type_name()),
-                   .param = std::string(row.name)});
+    return Refuse(WrongType(NameOf(row),
+                            is_json                ? "a JSON object or its text"
+                            : row.kind == "choice" ? "a list of strings"
+                                                   : "a string",
+                            value));
   if (is_json && value.is_string()) return *value.if_string();
   return DumpJson(value);
 }
@@ -70,32 +84,46 @@ ApiResult<std::optional<ForeignRow>> RowOfSoArgs(const Json& args) {
                  .param = "so_args"});
 }
 
-// What vLLM takes beside the form itself. Blanks are at most one behind "," and ":", so a wish for fewer is no demand.
-ApiResult<void> RefuseOptions(const Json& holder) {
-  for (const std::string_view name : {"whitespace_pattern", "disable_additional_properties"}) {
-    const Json& value = Get(holder, name);
-    if (value.is_null() || (value.is_bool() && !protocol::IsTrue(value))) continue;
+// What vLLM takes beside the form itself. Blanks are at most one behind "," and ":", so a wish for fewer is no demand,
+// and there is one engine, which falls back on nothing.
+ApiResult<void> CheckHolder(const Json& holder) {
+  static constexpr std::string_view kHolder = "structured_outputs";
+  if (holder.is_null()) return {};
+  if (!holder.is_object()) return Refuse(WrongType(std::string(kHolder), "an object", holder));
+  bool any = false;
+  for (const Json::Member& member : *holder.if_object()) {
+    const std::string_view name = member.key;
+    const Json& value = member.value;
+    if (value.is_null()) continue;
+    const bool known = std::any_of(std::begin(kForeign), std::end(kForeign),
+                                   [&](const ForeignRow& row) { return row.holder == kHolder && row.name == name; });
+    any = any || known;
+    if (known || name == "disable_any_whitespace" || name == "disable_fallback" || name == "backend" ||
+        name.starts_with('_'))
+      continue;
+    if (value.is_bool() && !protocol::IsTrue(value)) continue;
     return Refuse({.status = 400,
                    .message = fmt::format("structured_outputs.{} is not supported: {}", name,
                                           name == "whitespace_pattern" ? "blanks in JSON are what its grammar allows"
-                                                                       : "write additionalProperties into the schema"),
-                   .param = "structured_outputs",
+                                          : name == "disable_additional_properties"
+                                              ? "write additionalProperties into the schema"
+                                              : "it is no form of an answer that Galley knows"),
+                   .param = std::string(kHolder),
                    .code = "unsupported_parameter"});
   }
+  if (!any)
+    return Refuse(
+        {.status = 400,
+         .message = "structured_outputs has none of json, json_object, regex, choice, grammar, structural_tag",
+         .param = std::string(kHolder)});
   return {};
 }
 
 ApiResult<std::optional<ConstraintSpec>> ForeignConstraint(const Json& body) {
   const Json& holder = Get(body, "structured_outputs");
-  const auto known = [&](const ForeignRow& row) {
-    return row.holder == "structured_outputs" && !Get(holder, row.name).is_null();
-  };
-  if (holder.is_object() && std::none_of(std::begin(kForeign), std::end(kForeign), known))
-    return Refuse(
-        {.status = 400,
-         .message = "structured_outputs has none of json, json_object, regex, choice, grammar, structural_tag",
-         .param = "structured_outputs"});
-  if (auto checked = RefuseOptions(holder); !checked) return Refuse(checked.error());
+  if (auto checked = CheckHolder(holder); !checked) return Refuse(checked.error());
+  // Of a response_format in other words the errors speak in the client's.
+  const std::string asked_as(Text(holder, kAskedAs));
   auto so_args = RowOfSoArgs(Get(body, "so_args"));
   if (!so_args) return Refuse(so_args.error());
   std::vector<ForeignRow> rows(std::begin(kForeign), std::end(kForeign));
@@ -105,12 +133,15 @@ ApiResult<std::optional<ConstraintSpec>> ForeignConstraint(const Json& body) {
     const bool is_so = row.holder == "so_args";
     const Json& value = Get(row.holder.empty() ? body : Get(body, row.holder), row.name);
     if (value.is_null() && !is_so) continue;
-    const std::string name(is_so ? row.holder : row.name);
+    const std::string name = is_so                                    ? std::string(row.holder)
+                             : row.holder.empty() || asked_as.empty() ? std::string(row.name)
+                                                                      : asked_as;
     if (found)
       return Refuse({.status = 400,
                      .message = found->param + " and " + name + " both constrain the answer; give one",
                      .param = name});
     if (row.kind == "json_object") {
+      if (!is_so && !value.is_bool()) return Refuse(WrongType(name, "true or false", value));
       if (is_so || protocol::IsTrue(value)) found = ConstraintSpec{"json_schema", std::string(kAnyObject), false, name};
       continue;
     }
@@ -155,12 +186,15 @@ std::optional<ConstraintSpec> FormatConstraint(const protocol::ParsedRequest& re
   const bool beside_tools = !constraint.otherwise_kind.empty();
   const std::string& kind = beside_tools ? constraint.otherwise_kind : constraint.kind;
   const std::string& schema = beside_tools ? constraint.otherwise_schema : constraint.schema;
+  const std::string member = request.protocol == protocol::Protocol::kResponses  ? "text.format"
+                             : request.protocol == protocol::Protocol::kMessages ? "output_config.format"
+                                                                                 : "response_format";
   // The schema as the client gave it: what the codec's strict form leaves out, the grammar enforces.
   if (kind == "json" && request.conversation.response_format == protocol::ResponseFormat::kJsonSchema)
-    return ConstraintSpec{"json_schema", DumpJson(request.conversation.response_schema), false, "response_format"};
+    return ConstraintSpec{"json_schema", DumpJson(request.conversation.response_schema), false, member};
   if (kind == "json")
-    return ConstraintSpec{"json_schema", schema.empty() ? std::string(kAnyObject) : schema, false, "response_format"};
-  if (kind == "regex") return ConstraintSpec{"regex", DumpJson(Json(schema)), false, "response_format"};
+    return ConstraintSpec{"json_schema", schema.empty() ? std::string(kAnyObject) : schema, false, member};
+  if (kind == "regex") return ConstraintSpec{"regex", DumpJson(Json(schema)), false, member};
   return std::nullopt;
 }
 

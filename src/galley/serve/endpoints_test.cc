@@ -34,6 +34,10 @@ TEST(Routes, ApiPathsHaveTheSpellingsOfAllClients) {
     }
   }
   EXPECT_EQ(FindRoute("GET", "/v1/models/a/b").rest, "a/b") << "names may have slashes";
+  const std::pair<std::string_view, std::string_view> parts[] = {
+      {"a%2Fb", "a/b"}, {"%2f%C3%a9", "/é"}, {"a+b%20c", "a+b c"}, {"%2", "%2"},
+      {"%", "%"},       {"%zz%4", "%zz%4"},  {"%%41", "%A"}};
+  for (const auto& [part, want] : parts) EXPECT_EQ(Unescaped(part), want) << part;
   EXPECT_EQ(FindRoute("GET", "/v1/chat/completions").status, 405);
   EXPECT_EQ(FindRoute("GET", "/v1/chat/completions").allowed, "POST");
   EXPECT_EQ(FindRoute("PUT", "/flush_cache").allowed, "POST, GET");
@@ -166,6 +170,9 @@ TEST(Endpoints, ErrorsNameTheModelsThatThereAre) {
   const auto message = [](const std::shared_ptr<MemoryReply>& reply) { return At(reply->json(), "error.message"); };
   const std::string names = "this server has zulu, alpha";
   EXPECT_THAT(message(served.Ask("GET", "/v1/models/none")), HasSubstr(names));
+  const auto anthropic = served.Ask("GET", "/v1/models/none", "", {{"anthropic-version", "2023-06-01"}});
+  EXPECT_THAT(message(anthropic), HasSubstr(names));
+  EXPECT_EQ(At(anthropic->json(), "type"), R"("error")") << "as in Messages";
   EXPECT_THAT(message(served.Post("/tokenize", R"({"model":"none","messages":[]})")), HasSubstr(names));
   const std::string rest = R"("messages":[{"role":"user","content":"Hi"}]})";
   const auto other = served.Post("/v1/chat/completions", R"({"model":"none",)" + rest);

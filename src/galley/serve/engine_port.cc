@@ -71,7 +71,8 @@ class RealEngine : public EnginePort {
   }
   void Cancel(RequestId request) override { engine_.Cancel(request); }
   [[nodiscard]] engine::EngineStats stats() const override { return engine_.stats(); }
-  [[nodiscard]] ApiResult<std::shared_ptr<const engine::TokenConstraint>> Compile(const ConstraintSpec& spec) override {
+  [[nodiscard]] ApiResult<std::shared_ptr<const engine::TokenConstraint>> Compile(
+      const ConstraintSpec& spec, std::vector<std::string>& warnings) override {
     if (spec.optional && !has_calls_) return nullptr;
     const auto value = grammar::ParseJson(spec.spec, limits_.nesting_max, limits_.json_values_max);
     if (!value) return Refuse(Explained(spec, value.error()));
@@ -79,7 +80,7 @@ class RealEngine : public EnginePort {
     request.options.plain_numbers = true;
     request.options.limits = limits_;
     if (spec.after_thinking) request.starts_after = think_end_;
-    auto compiled = compiler_->Compile(request);
+    auto compiled = compiler_->Compile(request, &warnings);
     if (!compiled) return Refuse(Explained(spec, compiled.error()));
     return std::move(*compiled);
   }

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "galley/engine/engine.h"
 #include "galley/grammar/limits.h"
@@ -21,9 +23,10 @@ class EnginePort {
   [[nodiscard]] virtual Result<RequestId> Submit(engine::EngineRequest request, engine::EventSink sink) = 0;
   virtual void Cancel(RequestId request) = 0;
   [[nodiscard]] virtual engine::EngineStats stats() const = 0;
-  // `spec` in its start state, for EngineRequest::constraint. Errors are the client's and say what cannot be enforced.
+  // `spec` in its start state, for EngineRequest::constraint. Errors are the client's and say what cannot be enforced;
+  // `warnings` gets what is not enforced where that is no error.
   [[nodiscard]] virtual ApiResult<std::shared_ptr<const engine::TokenConstraint>> Compile(
-      const ConstraintSpec& spec) = 0;
+      const ConstraintSpec& spec, std::vector<std::string>& warnings) = 0;
   // Drops cached prefixes that nobody uses.
   virtual void ClearCache() = 0;
 };

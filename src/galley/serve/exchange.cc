@@ -2,6 +2,7 @@
 #include "galley/serve/exchange.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -16,8 +17,6 @@ namespace {
 using protocol::AnswerEvent;
 using protocol::Json;
 using protocol::Protocol;
-
-constexpr std::string_view kStoppingMessage = "the server is shutting down";
 
 std::vector<protocol::SampledLogprob> LogprobOf(const engine::GeneratedToken& token) {
   protocol::SampledLogprob logprob{static_cast<double>(token.logprob)};
@@ -34,6 +33,10 @@ bool Separate(const PreparedPrompt& prompt, bool single_call) {
 }
 
 }  // namespace
+
+Json Milliseconds(double seconds) {
+  return seconds < 0 ? Json() : Json(std::round(seconds * 1e6) / 1e3);
+}
 
 Exchange::Exchange(Setting setting, PreparedRequest request, std::shared_ptr<net::Responder> reply)
     : setting_(std::move(setting)), request_(std::move(request)), reply_(std::move(reply)) {
@@ -275,7 +278,7 @@ void Exchange::Take(std::size_t index, const engine::FinishedEvent& event) {
         EndBranch(submission, branch, protocol::Finish::kLength);
         break;
       case sched::FinishReason::kCancelled:
-        Fail({.status = 503, .message = std::string(kStoppingMessage)});
+        Fail(ShuttingDown());
         break;
       case sched::FinishReason::kError:
         Fail(FromError(event.error));
@@ -528,14 +531,14 @@ Json Exchange::PromptLogprobsJson(const Submission& submission) const {
 
 Json Exchange::TimingsJson() const {
   const double now = Now();
-  const auto since = [](double from, double to) { return from < 0 || to < 0 ? Json() : Json((to - from) * 1e3); };
+  const auto since = [](double from, double to) { return Milliseconds(from < 0 || to < 0 ? -1 : to - from); };
   std::int64_t tokens = 0;
   for (const Branch& branch : branches_) tokens += branch.answer->usage().completion_tokens;
   return Json::MakeObject({{"queue_ms", since(0, times_.started_s)},
                            {"prefill_ms", since(times_.started_s, times_.first_token_s)},
                            {"first_token_ms", since(0, times_.first_token_s)},
                            {"decode_ms", since(times_.first_token_s, now)},
-                           {"total_ms", now * 1e3},
+                           {"total_ms", Milliseconds(now)},
                            {"completion_tokens", tokens},
                            {"cached_tokens", cached_tokens()},
                            {"replayed_tokens", replayed_tokens_},

@@ -30,6 +30,9 @@
 
 namespace galley::serve {
 
+// Seconds as logs and answers tell them: milliseconds to the microsecond; null below 0, which stands for "never".
+[[nodiscard]] protocol::Json Milliseconds(double seconds);
+
 // Durations of one request in seconds since it was accepted; negative: did not happen.
 struct ExchangeTimes {
   double started_s = -1;

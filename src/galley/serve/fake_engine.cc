@@ -227,7 +227,9 @@ engine::EngineStats FakeEngine::stats() const {
   return stats;
 }
 
-ApiResult<std::shared_ptr<const engine::TokenConstraint>> FakeEngine::Compile(const ConstraintSpec& spec) {
+ApiResult<std::shared_ptr<const engine::TokenConstraint>> FakeEngine::Compile(const ConstraintSpec& spec,
+                                                                              std::vector<std::string>& warnings) {
+  if (spec.spec.find("not enforced") != std::string::npos) warnings.emplace_back("not enforced");
   std::lock_guard lock(impl_->mutex);
   impl_->compiled.push_back(spec);
   return nullptr;

@@ -39,7 +39,8 @@ class FakeEngine : public EnginePort {
   void Cancel(RequestId request) override;
   [[nodiscard]] engine::EngineStats stats() const override;
   // Takes everything and enforces nothing; compiled() has what was asked for.
-  [[nodiscard]] ApiResult<std::shared_ptr<const engine::TokenConstraint>> Compile(const ConstraintSpec& spec) override;
+  [[nodiscard]] ApiResult<std::shared_ptr<const engine::TokenConstraint>> Compile(
+      const ConstraintSpec& spec, std::vector<std::string>& warnings) override;
   void ClearCache() override;
 
   // While not admitting, requests wait without having started; while not stepping, those that run say nothing.

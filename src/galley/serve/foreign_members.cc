@@ -104,7 +104,10 @@ ApiResult<void> RefuseOthers(Protocol protocol, const Json& body) {
                    .param = std::string(member.name),
                    .code = "unsupported_parameter"});
   }
-  for (const Json& modality : protocol::Elements(Get(body, "modalities")))
+  const Json& modalities = Get(body, "modalities");
+  if (!modalities.is_null() && !modalities.is_array())
+    return Wrong("modalities", fmt::format("modalities must be a list, as [\"text\"], not {}", modalities.type_name()));
+  for (const Json& modality : protocol::Elements(modalities))
     if (Text(modality) != "text")
       return Wrong("modalities", fmt::format("modalities: {} is not supported: answers are text", DumpJson(modality)));
   return {};
@@ -114,19 +117,23 @@ ApiResult<void> RefuseOthers(Protocol protocol, const Json& body) {
 ApiResult<void> TranslateThinking(Json& body) {
   const auto take = [&](const Json& holder, std::string_view name) -> ApiResult<void> {
     const Json& value = Get(holder, name);
-    if (value.is_null() || value.is_object()) return {};
-    if (!value.is_bool()) return Wrong(name, fmt::format("{} must be true or false, not {}", name, DumpJson(value)));
+    if (value.is_null()) return {};
+    if (!value.is_bool())
+      return Wrong(name, fmt::format("{} must be true or false, not {}", name, Shown(DumpJson(value))));
     const bool on = protocol::IsTrue(value);
     if (Get(body, "thinking").is_null())
       body.Set("thinking", Json::MakeObject({{"type", on ? "enabled" : "disabled"}}));
     return {};
   };
   const Json given = Get(body, "chat_template_kwargs");
+  if (!given.is_null() && !given.is_object())
+    return Wrong("chat_template_kwargs", fmt::format("chat_template_kwargs must be an object, as "
+                                                     "{{\"enable_thinking\": false}}, not {}",
+                                                     given.type_name()));
   for (const std::string_view name : {"thinking", "enable_thinking"})
     if (auto taken = take(given, name); !taken) return taken;
   if (auto taken = take(body, "enable_thinking"); !taken) return taken;
-  if (const Json& effort = Get(given, "reasoning_effort");
-      effort.is_string() && Get(body, "reasoning_effort").is_null())
+  if (const Json& effort = Get(given, "reasoning_effort"); !effort.is_null() && Get(body, "reasoning_effort").is_null())
     body.Set("reasoning_effort", effort);
   return {};
 }
@@ -173,14 +180,31 @@ ApiResult<void> TranslateFormat(Protocol protocol, Json& body) {
   if (type == "json_schema") wanted = Json::MakeObject({{"json", Get(Get(format, "json_schema"), "schema")}});
   if (type == "regex") wanted = Json::MakeObject({{"regex", Get(format, "regex")}});
   if (is_tag) wanted = Json::MakeObject({{"structural_tag", format}});
+  if (wanted.is_object() && wanted.if_object()->front().value.is_null())
+    return Wrong("response_format", fmt::format("response_format of type {0} has no {0}{1}", type,
+                                                type == "json_schema" ? ".schema" : ""));
   if (wanted.is_null())
     return Wrong(
         "response_format",
         "response_format must be an object whose type is text, json_object, json_schema, regex or structural_tag");
   if (!Get(body, "structured_outputs").is_null())
     return Wrong("response_format", "response_format and structured_outputs both constrain the answer; give one");
+  wanted.Set(std::string(kAskedAs), "response_format");
   body.Set("response_format", Json());
   body.Set("structured_outputs", std::move(wanted));
+  return {};
+}
+
+// The older name of Messages' output_config.format.
+ApiResult<void> TranslateOutputFormat(Json& body) {
+  const Json format = Get(body, "output_format");
+  Json config = Get(body, "output_config");
+  if (format.is_null() || !(config.is_null() || config.is_object())) return {};
+  if (!Get(config, "format").is_null())
+    return Wrong("output_format", "output_format and output_config.format are two names of one form; give one");
+  config.Set("format", format);
+  body.Set("output_format", Json());
+  body.Set("output_config", std::move(config));
   return {};
 }
 
@@ -198,6 +222,8 @@ ApiResult<void> TranslateForeign(Protocol protocol, Json& body) {
   }
   if (protocol == Protocol::kChat || protocol == Protocol::kCompletions)
     if (auto done = TranslateFormat(protocol, body); !done) return done;
+  if (protocol == Protocol::kMessages)
+    if (auto done = TranslateOutputFormat(body); !done) return done;
   return RefuseOthers(protocol, body);
 }
 

@@ -22,6 +22,9 @@ struct ForeignMember {
 };
 [[nodiscard]] std::span<const ForeignMember> ForeignMembers();
 
+// Member of a rewritten structured_outputs: which one of the client's body it stands for.
+inline constexpr std::string_view kAskedAs = "_asked_as";
+
 // Rewrites a body into the words of the codec and of sampling_fields.h. An error names the member that has no meaning
 // here, or no possible one. `body` is an object.
 [[nodiscard]] ApiResult<void> TranslateForeign(protocol::Protocol protocol, protocol::Json& body);

@@ -8,6 +8,7 @@
 
 #include <fstream>
 #include <iterator>
+#include <map>
 
 #include "galley/serve/sampling_fields.h"
 #include "galley/serve/service_fixture.h"
@@ -205,6 +206,20 @@ TEST(Numbers, ListsAreRefusedWithThePlaceAndWhatIsWrong) {
       {0, "seed", "1e18", "Invalid seed value 1e+18: it must be a whole number in [0, 2^63), written in digits only"},
       {3, "best_of", "2", "Invalid best_of value 2: it must be n, which is 1: answers are not ranked"},
       {0, "ignore_eos", "1", "Invalid ignore_eos value 1: it must be true or false"},
+      {2, "tool_choice", R"({"type":"auto","disable_parallel_tool_use":1})",
+       "Invalid tool_choice.disable_parallel_tool_use value 1: it must be true or false"},
+      {0, "structured_outputs", "\"json\"", "structured_outputs must be an object, not of type string"},
+      {0, "guided_json_object", "1", "guided_json_object must be true or false, not of type integer"},
+      {0, "guided_choice", "\"a\"", "guided_choice must be a list of strings, not of type string"},
+      {0, "guided_regex", "[]", "guided_regex must be a string, not of type array"},
+      {0, "structural_tag", "5", "structural_tag must be a JSON object or its text, not of type integer"},
+      {0, "modalities", "\"audio\"", "modalities must be a list, as [\"text\"], not string"},
+      {0, "enable_thinking", "{}", "enable_thinking must be true or false, not {}"},
+      {0, "chat_template_kwargs", R"({"thinking":{"type":"disabled"}})",
+       "thinking must be true or false, not {\"type\":\"disabled\"}"},
+      {0, "chat_template_kwargs", "[]",
+       "chat_template_kwargs must be an object, as {\"enable_thinking\": false}, not array"},
+      {0, "chat_template_kwargs", R"({"reasoning_effort":5})", "reasoning_effort: expected a string, found integer"},
   };
   for (const Case& test : cases) {
     const auto reply = served.Post(kPaths[test.api], Body(test.api, Member(test.member, test.value)));
@@ -232,6 +247,7 @@ TEST(Warnings, TellWhatIsNotUsed) {
       {2, R"(,"thinking":{"type":"enabled","budget_tokens":1024})",
        "thinking.budget_tokens is not used; the effort and max_tokens limit thinking"},
       {3, R"(,"top_p":0.5,"temperature":0.5)", ""},
+      {0, R"(,"guided_regex":"not enforced","temperature":1)", "guided_regex: not enforced"},
       {0, std::string(kCall), "the format of the answer is not used, since tool_choice demands a call"},
   };
   for (const Case& test : cases) {
@@ -311,6 +327,7 @@ TEST(ForeignMembers, EverySurfaceOfStructuredOutputsReachesTheCompiler) {
       {kResponses, R"("text":{"format":{"type":"json_object"}})", "json_schema", kObject},
       {kMessages, R"("output_config":{"format":{"type":"json_schema","schema":{"type":"integer"}}})", "json_schema",
        kInteger},
+      {kMessages, R"("output_format":{"type":"json_schema","schema":{"type":"integer"}})", "json_schema", kInteger},
       {kChat, R"("tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object"}}}])",
        "dsml", R"("strict":true)"},
       {kResponses, R"("tools":[{"type":"function","name":"f","strict":true,"parameters":{"type":"object"}}])", "dsml",
@@ -343,12 +360,21 @@ TEST(ForeignMembers, EverySurfaceOfStructuredOutputsReachesTheCompiler) {
       // Refused: an empty kind.
       {kChat | kCompletions, R"("response_format":"json")", "", ""},
       {kChat | kCompletions, R"("response_format":{"type":"structural"})", "", ""},
+      {kChat | kCompletions, R"("response_format":{"type":"json_schema","json_schema":{"name":"a"}})", "", ""},
+      {kMessages,
+       R"("output_format":{"type":"json_schema","schema":{}},"output_config":{"format":{"type":"json_schema","schema":{}}})",
+       "", ""},
       {kChat | kCompletions,
        R"("response_format":{"type":"structural_tag","format":{"type":"any_text"}},"structured_outputs":{"regex":"a"})",
        "", ""},
       {kAnyApi, R"("structured_outputs":{"regex":"a","whitespace_pattern":" *"})", "", ""},
       {kAnyApi, R"("structured_outputs":{"json":{},"disable_additional_properties":true})", "", ""},
       {kAnyApi, R"("structured_outputs":{"disable_any_whitespace":true})", "", ""},
+      {kAnyApi, R"("structured_outputs":"json")", "", ""},
+      {kAnyApi, R"("structured_outputs":[{"regex":"a"}])", "", ""},
+      {kAnyApi, R"("structured_outputs":{"regex":"a","jsn":{}})", "", ""},
+      {kAnyApi, R"("structured_outputs":{"json_object":"yes"})", "", ""},
+      {kAnyApi, R"("guided_json_object":1)", "", ""},
       {kAnyApi, R"("so_args":{"schema_type":"lark","schema":"a"})", "", ""},
       {kAnyApi, R"("so_args":{"schema_type":"regex"})", "", ""},
       {kAnyApi, R"("so_args":{"schema_type":"regex","schema":"a"},"regex":"a")", "", ""},
@@ -366,6 +392,16 @@ TEST(ForeignMembers, EverySurfaceOfStructuredOutputsReachesTheCompiler) {
       if (compiled.empty()) continue;
       EXPECT_EQ(compiled[0].kind, test.kind);
       EXPECT_THAT(compiled[0].spec, HasSubstr(std::string(test.spec)));
+      // Errors name the client's own member.
+      const std::string_view asked = test.more.substr(1, test.more.find('"', 1) - 1);
+      const std::map<std::string_view, std::string_view> params = {{"response_format", "response_format"},
+                                                                   {"so_args", "so_args"},
+                                                                   {"text", "text.format"},
+                                                                   {"output_config", "output_config.format"},
+                                                                   {"output_format", "output_config.format"}};
+      if (const auto param = params.find(asked); param != params.end()) {
+        EXPECT_EQ(compiled[0].param, param->second);
+      }
     }
   }
 }

@@ -206,6 +206,7 @@ TEST(Http, ServerAndServiceStopUnderLoad) {
     EXPECT_EQ(CountOf(all, "shutting down"), 1) << all.substr(0, 200);
     EXPECT_EQ(CountOf(all, "[DONE]"), 0);
     EXPECT_EQ(CountOf(all, i % 2 == 0 ? "HTTP/1.1 200" : "HTTP/1.1 503"), 1);
+    EXPECT_EQ(CountOf(all, "retry-after: 5"), i % 2);
   }
 }
 

@@ -193,9 +193,12 @@ ApiResult<PreparedPrompt> PreparePrompt(Protocol protocol, Json body, const Samp
   else
     request.stop_ids.push_back(context.eos_id);
   if (*constraint) {
-    auto compiled = context.engine.Compile(**constraint);
+    std::vector<std::string> warnings;
+    auto compiled = context.engine.Compile(**constraint, warnings);
     if (!compiled) return Refuse(compiled.error());
     request.constraint = std::move(*compiled);
+    for (const std::string& warning : warnings)
+      prompt.parsed->warnings.push_back((*constraint)->param + ": " + warning);
   }
   request.n = fields.n;
   request.priority = fields.priority;

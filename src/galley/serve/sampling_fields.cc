@@ -266,8 +266,10 @@ ApiResult<SamplingFields> ReadSamplingFields(Protocol protocol, const Json& body
     fields.seed = static_cast<std::uint64_t>(*value);
   }
   const Json& choice = protocol::Get(body, "tool_choice");
-  if (choice.is_object() && protocol::IsTrue(protocol::Get(choice, "disable_parallel_tool_use")))
-    fields.parallel_calls = false;
+  if (const Json& one = protocol::Get(choice, "disable_parallel_tool_use"); !one.is_null()) {
+    if (!one.is_bool()) return Refuse(Invalid("tool_choice.disable_parallel_tool_use", one, "true or false"));
+    fields.parallel_calls = fields.parallel_calls && !protocol::IsTrue(one);
+  }
   fields.gave_temperature = !protocol::Get(body, "temperature").is_null();
   fields.gave_top_p = !protocol::Get(body, "top_p").is_null();
   for (std::string_view name : {"max_tokens", "max_completion_tokens", "max_output_tokens"})

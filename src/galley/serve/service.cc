@@ -40,10 +40,6 @@ std::int64_t UnixTime() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-Json Milliseconds(double seconds) {
-  return seconds < 0 ? Json() : Json(seconds * 1e3);
-}
-
 // How every line of the log begins.
 Json LogHead(std::string_view event) {
   const auto unix_ms =
@@ -130,7 +126,7 @@ void Service::Impl::Generate(const Call& call) {
   const ApiRow& api = *ApiOf(call.route->endpoint);
   if (refusing) {
     metrics.RecordRefusal("draining");
-    Answer(call, ApiError{.status = 503, .message = "the server is shutting down", .retry_after_s = 5});
+    Answer(call, ShuttingDown());
     return;
   }
   if (waiting >= options.max_queue) {
@@ -306,7 +302,8 @@ void Service::Handle(const std::shared_ptr<const net::HttpRequest>& request,
   call.headers.Add("x-request-id", call.trace.request_id);
   if (!call.trace.traceparent.empty()) call.headers.Add("traceparent", call.trace.traceparent);
   if (!call.trace.tracestate.empty()) call.headers.Add("tracestate", call.trace.tracestate);
-  call.style = StyleOf(request->path);
+  // The list of models has one path for the clients of all APIs; Anthropic's send this header with every request.
+  call.style = request->headers.Find("anthropic-version") ? ErrorStyle::kMessages : StyleOf(request->path);
   const Match match = FindRoute(request->method, request->path);
   call.route = match.route;
   call.rest = match.rest;

@@ -73,8 +73,10 @@ ApiResult<net::HttpResponse> Service::Impl::Models(const Call&) {
 }
 
 ApiResult<net::HttpResponse> Service::Impl::Model(const Call& call) {
-  const auto found = std::find(options.model_names.begin(), options.model_names.end(), call.rest);
-  if (found == options.model_names.end()) return Refuse(NoSuchModel(call.rest, options));
+  // SDKs send "org/name" as "org%2Fname".
+  const std::string name = Unescaped(call.rest);
+  const auto found = std::find(options.model_names.begin(), options.model_names.end(), name);
+  if (found == options.model_names.end()) return Refuse(NoSuchModel(name, options));
   return JsonResponse(ModelJson(*found));
 }
 
@@ -146,7 +148,7 @@ ApiResult<net::HttpResponse> Service::Impl::Live(const Call&) {
 
 ApiResult<net::HttpResponse> Service::Impl::Ready(const Call&) {
   if (ready) return TextResponse("ok\n", "text/plain; charset=utf-8");
-  return Refuse({.status = 503, .message = "the server is shutting down"});
+  return Refuse(ShuttingDown());
 }
 
 ApiResult<net::HttpResponse> Service::Impl::MetricsPage(const Call&) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of one row over the window and the selected entries (2.4), and of draft blocks (2.12). A block of threads
 // takes 16 heads of a row and goes through the list of keys in blocks of 48 places (two blocks of threads fit on a
-// multiprocessor then; attention_parts.cu is the usual form): keys are fetched as records while the block before them
+// multiprocessor then): keys are fetched as records while the block before them
 // is computed, decoded to bf16 in shared memory, and used both as keys and as values. No sum is split by anything but
 // the places, so decode and prefill give the same bits.
 #include "galley/backend/cuda/attention_keys.cuh"
@@ -15,7 +15,6 @@ constexpr int kHeads = 16, kBlock = 48, kManyRows = 256, kFewRows = 512;
 constexpr int kFewRowsMax = 32;           // rows up to which blocks have kFewRows threads; 0: never
 constexpr int kScoreStride = kBlock + 4;  // fp32 values
 constexpr int kProbStride = kBlock + 8;   // bf16 values
-constexpr int kRawStride = kDim + kDim / 32;
 
 struct Shared {
   BFloat16 q[kHeads * kRowStride];
@@ -27,37 +26,6 @@ struct Shared {
   float2 angle[64];
   KeyPlace places[1];  // of every place of the list, and on beyond this struct
 };
-
-// Where every key of the list lies.
-template <int kThreads>
-__device__ void FindKeys(const AttentionTask& task, const SequenceEntry& sequence, const Places& places, int t,
-                         Shared& s) {
-  const int end = (places.end() + kBlock - 1) / kBlock * kBlock;
-  for (int place = static_cast<int>(threadIdx.x); place < end; place += kThreads) {
-    s.places[place] = KeyAt(task, sequence, places, t, place);
-  }
-}
-
-// Starts the copies of the raw records: 33 pieces of 16 bytes a window record, 16 + 2 an entry. kPerKey threads work on
-// a key.
-template <int Threads>
-__device__ void FetchKeys(int begin, Shared& s) {
-  constexpr int kPerKey = Threads / 64;
-  const int local = static_cast<int>(threadIdx.x) / kPerKey;
-  if (local < kBlock) {
-    const KeyPlace key = s.places[begin + local];
-    const int code_pieces = key.kind == KeyKind::kWindow ? kDim / 16 : kDim / 32;
-    const int pieces = key.kind == KeyKind::kNone ? 0 : code_pieces + (key.kind == KeyKind::kWindow ? 1 : 2);
-    const int scales_at = key.kind == KeyKind::kWindow ? kDim : kDim - 16;
-    std::uint8_t* to = s.raw + local * kRawStride;
-    for (int piece = static_cast<int>(threadIdx.x) % kPerKey; piece < pieces; piece += kPerKey) {
-      const int scale = (piece - code_pieces) * 16;
-      ptx::CopyAsync16(to + (scale >= 0 ? scales_at + scale : piece * 16),
-                       key.codes + (scale >= 0 ? key.scales + scale : piece * 16), true);
-    }
-  }
-  ptx::CommitCopies();
-}
 
 // Raw records to bf16 rows; rows without a key become zero so that a zero probability times them is zero. Each of the
 // kPerKey threads of a key takes every kPerKey-th piece of eight values, four at once: all are read before the first is
@@ -212,12 +180,7 @@ __global__ void __launch_bounds__(kThreads, kThreads == kManyRows ? 2 : 1)
   const int t = static_cast<int>(blockIdx.y), head0 = static_cast<int>(blockIdx.x) * kHeads;
   const int tid = static_cast<int>(threadIdx.x);
   const SequenceEntry sequence = task.step.sequence_of(t);
-  int entries = 0;
-  for (int i = 0; task.list != nullptr && i < task.topk; i += kThreads) {
-    const bool used = i + tid < task.topk && task.list[static_cast<std::int64_t>(t) * task.topk + i + tid] >= 0;
-    entries += __syncthreads_count(used);
-  }
-  const Places places = PlacesOf(task, sequence, t, entries);
+  const Places places = PlacesOf(task, sequence, t, CountEntries<kThreads>(task, t));
   for (int i = tid; i < kHeads * kDim / 8; i += kThreads) {
     const int head = i / (kDim / 8), piece = i % (kDim / 8);
     uint4 value = {0, 0, 0, 0};
@@ -230,24 +193,18 @@ __global__ void __launch_bounds__(kThreads, kThreads == kManyRows ? 2 : 1)
   if (tid < kHeads) s.running[tid] = -1e30f, s.denominator[tid] = 0;
   if (tid < task.rope.dims / 2) s.angle[tid] = RopeAngle(task.rope, task.step.positions[t], tid);
 
-  // Blocks of places that hold no key at all are skipped.
-  const auto next_block = [&places](int begin) {
-    while (begin < places.end() && begin >= places.window_rows && begin + kBlock <= places.window_places)
-      begin += kBlock;
-    return begin;
-  };
-  FindKeys<kThreads>(task, sequence, places, t, s);
+  FindKeys<kThreads, kBlock>(task, sequence, places, t, s.places);
   __syncthreads();
   float acc[kDim * 4 / kThreads][4] = {};
-  int begin = next_block(0);
-  if (begin < places.end()) FetchKeys<kThreads>(begin, s);
+  int begin = places.NextBlock<kBlock>(0);
+  if (begin < places.end()) FetchKeys<kThreads, kBlock>(s.places + begin, s.raw);
   while (begin < places.end()) {
-    const int next = next_block(begin + kBlock);
+    const int next = places.NextBlock<kBlock>(begin + kBlock);
     ptx::WaitCopies<0>();
     __syncthreads();
     DecodeKeys<kThreads>(begin, s);
     __syncthreads();
-    if (next < places.end()) FetchKeys<kThreads>(next, s);
+    if (next < places.end()) FetchKeys<kThreads, kBlock>(s.places + next, s.raw);
     Scores(scale, begin, s);
     __syncthreads();
     Softmax<kThreads>(s);
@@ -273,6 +230,9 @@ void LaunchThreads(const AttentionTask& task, cudaStream_t stream) {
                kThreads, shared, stream, task, scale);
 }
 
+// Fewer heads leave most of a warpgroup product unused; up to so many rows, more blocks of threads a row are faster.
+constexpr int kWarpgroupHeadsMin = 32, kWarpgroupRowsMin = 65;
+
 void Launch(const AttentionTask& task, bool few_rows, cudaStream_t stream) {
   few_rows&& task.step.rows <= kFewRowsMax ? LaunchThreads<kFewRows>(task, stream)
                                            : LaunchThreads<kManyRows>(task, stream);
@@ -280,7 +240,10 @@ void Launch(const AttentionTask& task, bool few_rows, cudaStream_t stream) {
 
 }  // namespace
 
-void Attention(const AttentionArgs& args, bool few_rows, cudaStream_t stream) {
+void Attention(const AttentionArgs& args, bool few_rows, bool warpgroups, cudaStream_t stream) {
+  if (warpgroups && args.heads >= kWarpgroupHeadsMin && args.step.rows >= kWarpgroupRowsMin) {
+    return HeadsAttention(TaskOf(args), stream);
+  }
   Launch(TaskOf(args), few_rows, stream);
 }
 

@@ -3,15 +3,14 @@
 // record, and how records become bf16. A place depends on the row alone.
 #pragma once
 
-#include "galley/backend/cuda/attention_parts.h"
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/cuda/ptx/mma.cuh"
 #include "galley/backend/cuda/step.cuh"
 
 namespace galley::backend::cuda {
 
-constexpr int kDim = 512;
-constexpr int kRowStride = kDim + 8;  // bf16 values; 16 bytes more keep ldmatrix free of bank conflicts
+constexpr int kDim = 512, kDraftRowsMax = 64;  // rows of a draft block
+constexpr int kRowStride = kDim + 8;           // bf16 values; 16 bytes more keep ldmatrix free of bank conflicts
 
 enum class KeyKind : int { kNone = 0, kWindow, kEntry };
 
@@ -38,6 +37,9 @@ struct AttentionTask {
   BFloat16* out;
   BFloat16* unrotated_copy;
 };
+
+// attention_heads.cu; compute capability 9.0.
+void HeadsAttention(const AttentionTask& task, cudaStream_t stream);
 
 inline AttentionTask TaskOf(const AttentionArgs& args) {
   return {.step = args.step,
@@ -81,6 +83,12 @@ struct Places {
   int window_rows, window_places, entries;
   std::int64_t oldest;  // position of the first window row; of drafts, unused
   __device__ int end() const { return entries == 0 ? window_rows : window_places + entries; }
+  // From `begin` on, the first block of places that holds a key.
+  template <int Block>
+  __device__ int NextBlock(int begin) const {
+    while (begin < end() && begin >= window_rows && begin + Block <= window_places) begin += Block;
+    return begin;
+  }
 };
 
 __device__ __forceinline__ Places PlacesOf(const AttentionTask& task, const SequenceEntry& sequence, int t,
@@ -151,6 +159,50 @@ __device__ __forceinline__ KeyPlace KeyAt(const AttentionTask& task, const Seque
     key.scales = static_cast<std::int32_t>(entries * (kDim / 2) - i * (kDim / 2) + i * (kDim / 16));
   }
   return key;
+}
+
+// Entries of row t's list, by all threads of a block.
+template <int Threads>
+__device__ __forceinline__ int CountEntries(const AttentionTask& task, int t) {
+  int entries = 0;
+  for (int i = 0; task.list != nullptr && i < task.topk; i += Threads) {
+    const int at = i + static_cast<int>(threadIdx.x);
+    entries += __syncthreads_count(at < task.topk && task.list[static_cast<std::int64_t>(t) * task.topk + at] >= 0);
+  }
+  return entries;
+}
+
+// Where every key of the list lies, up to whole blocks.
+template <int Threads, int Block>
+__device__ __forceinline__ void FindKeys(const AttentionTask& task, const SequenceEntry& sequence, const Places& places,
+                                         int t, KeyPlace* out) {
+  const int end = (places.end() + Block - 1) / Block * Block;
+  for (int place = static_cast<int>(threadIdx.x); place < end; place += Threads) {
+    out[place] = KeyAt(task, sequence, places, t, place);
+  }
+}
+
+constexpr int kRawStride = kDim + kDim / 32;  // bytes of a raw record in shared memory
+
+// Starts the copies of the raw records of a block of keys, of up to 64: 33 pieces of 16 bytes a window record, 16 + 2
+// an entry. kPerKey threads work on a key.
+template <int Threads, int Block>
+__device__ __forceinline__ void FetchKeys(const KeyPlace* keys, std::uint8_t* raw) {
+  constexpr int kPerKey = Threads / 64;
+  const int local = static_cast<int>(threadIdx.x) / kPerKey;
+  if (local < Block) {
+    const KeyPlace key = keys[local];
+    const int code_pieces = key.kind == KeyKind::kWindow ? kDim / 16 : kDim / 32;
+    const int pieces = key.kind == KeyKind::kNone ? 0 : code_pieces + (key.kind == KeyKind::kWindow ? 1 : 2);
+    const int scales_at = key.kind == KeyKind::kWindow ? kDim : kDim - 16;
+    std::uint8_t* to = raw + local * kRawStride;
+    for (int piece = static_cast<int>(threadIdx.x) % kPerKey; piece < pieces; piece += kPerKey) {
+      const int scale = (piece - code_pieces) * 16;
+      ptx::CopyAsync16(to + (scale >= 0 ? scales_at + scale : piece * 16),
+                       key.codes + (scale >= 0 ? key.scales + scale : piece * 16), true);
+    }
+  }
+  ptx::CommitCopies();
 }
 
 // Eight values in natural order, from their codes and the byte of their scale.

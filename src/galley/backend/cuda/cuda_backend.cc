@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "galley/backend/cuda/attention_parts.h"
 #include "galley/backend/cuda/device_memory.h"
 #include "galley/backend/cuda/kernels.h"
+#include "galley/backend/cuda/packed_rows.h"
 #include "galley/backend/cuda/step_graphs.h"
 #include "galley/base/check.h"
 
@@ -67,6 +67,18 @@ class CudaBackend final : public Backend {
     const int rows = static_cast<int>(weight.dim(0)), cols = static_cast<int>(weight.dim(1)) * (fp4 ? 2 : 1);
     cuda::ArrangeWeights(fp4 ? WeightFormat::kMxfp4 : WeightFormat::kFp8Block32, natural, rows, cols, to, stream_);
     Note(cudaGetLastError(), "arranging weights");
+    uploaded_ = true;
+    return static_cast<const void*>(to);
+  }
+
+  [[nodiscard]] Result<const void*> UploadScales(const TensorView& scales, const TensorView& matrix) override {
+    const int rows = static_cast<int>(matrix.dim(0)), cols = static_cast<int>(matrix.dim(1)) * 2;
+    if (matrix.dtype != DType::kI8 || !cuda::ArrangesScales(rows, cols)) return Upload(scales);
+    ASSIGN_OR_RETURN(std::byte * to, weights_.Take(scales.bytes(), stream_));
+    ASSIGN_OR_RETURN(std::byte * natural, scratch_.Get(ScratchUse::kUpload, scales.bytes(), stream_));
+    RETURN_IF_ERROR(CopyToDevice(natural, scales.data, scales.bytes()));
+    cuda::ArrangeScales(natural, rows, cols, to, stream_);
+    Note(cudaGetLastError(), "arranging scales");
     uploaded_ = true;
     return static_cast<const void*>(to);
   }
@@ -171,8 +183,7 @@ class CudaBackend final : public Backend {
     if (options_.linears == ProductForm::kAuto && !cuda::SplitPays(weight, rows)) return false;
     return cuda::TakesSplitProduct(weight, group_rows);
   }
-  // By the model's shape alone: the two forms of attention differ in bits.
-  [[nodiscard]] bool InParts(int places) const { return options_.part_attention && cuda::TakesPartAttention(places); }
+  [[nodiscard]] bool TakesWarpgroups() const { return wide_allowed_ && options_.linears != ProductForm::kStream; }
   // After the quantiser, when the weight asks for it; `group_rows` as in ProductArgs.
   Input Prepared(const Weight& weight, const BFloat16* x, int rows, std::int64_t cols, std::int64_t group_rows = 0,
                  bool quantize = true);
@@ -220,12 +231,27 @@ CudaBackend::Input CudaBackend::Prepared(const Weight& weight, const BFloat16* x
                                          std::int64_t group_rows, bool quantize) {
   const bool codes = weight.format == WeightFormat::kFp8Block32 || weight.format == WeightFormat::kMxfp4;
   const bool split = Splits(weight, rows, group_rows);
-  const bool wide = split || (wide_allowed_ && cuda::UsesWideProduct(weight, rows, group_rows));
+  const bool products = TakesWarpgroups();
+  const bool packed = products && cuda::TakesBulkProduct(weight, group_rows);
+  const bool wide = packed || split || (products && cuda::UsesWideProduct(weight, rows, group_rows));
   quantize = quantize && codes;
   if (!wide && !quantize) return {x, cuda::RowOrder::kNatural};
-  const cuda::RowOrder order = wide ? cuda::RowOrder::kSlots : cuda::RowOrder::kPaired;
-  auto* out = Take<BFloat16>(ScratchUse::kQuantized, rows * cols);
+  const cuda::RowOrder order = packed ? cuda::RowOrder::kPacked
+                               : wide ? cuda::RowOrder::kSlots
+                                      : cuda::RowOrder::kPaired;
+  const int places = packed ? cuda::PackedGroups(rows) * cuda::kPackedRows : rows;
+  auto* out = Take<BFloat16>(ScratchUse::kQuantized, places * cols);
   if (out == nullptr) return {nullptr, order, split};
+  if (packed) {
+    cuda::PackRows({.x = x,
+                    .rows = rows,
+                    .cols = static_cast<int>(cols),
+                    .quantize = quantize,
+                    .tile_rows = cuda::BulkTileRows(rows),
+                    .out = out},
+                   stream_);
+    return {out, order, split};
+  }
   cuda::Reorder({.x = x,
                  .rows = rows,
                  .cols = static_cast<int>(cols),
@@ -304,7 +330,8 @@ void CudaBackend::AttnIn(const AttnInArgs& args) {
     auto* kv = Take<BFloat16>(ScratchUse::kProduct2, rows * args.wkv.rows);
     const Input x = Prepared(args.wq_a, args.x, rows, args.wq_a.cols);
     Multiply(args.wq_a, x, rows, low, false);
-    Multiply(args.wkv, x, rows, kv, false);
+    const bool again = x.order == cuda::RowOrder::kPacked && !cuda::TakesBulkProduct(args.wkv, 0);
+    Multiply(args.wkv, again ? Prepared(args.wkv, args.x, rows, args.wkv.cols) : x, rows, kv, false);
     if (low == nullptr || kv == nullptr) return;
     cuda::WindowRecords({.step = args.step,
                          .kv = kv,
@@ -376,18 +403,13 @@ void CudaBackend::IndexSelect(const IndexSelectArgs& args) {
 
 void CudaBackend::Attention(const AttentionArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
-  Run("Attention", [&] {
-    if (InParts(args.window_size + args.topk)) return cuda::PartAttention(args, stream_);
-    cuda::Attention(args, options_.linears != ProductForm::kStream, stream_);
-  });
+  Run("Attention",
+      [&] { cuda::Attention(args, options_.linears != ProductForm::kStream, TakesWarpgroups(), stream_); });
 }
 
 void CudaBackend::DraftAttention(const DraftAttentionArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
-  Run("DraftAttention", [&] {
-    InParts(args.window_size + cuda::kDraftRowsMax) ? cuda::PartDraftAttention(args, stream_)
-                                                    : cuda::DraftAttention(args, stream_);
-  });
+  Run("DraftAttention", [&] { cuda::DraftAttention(args, stream_); });
 }
 
 void CudaBackend::AttnOut(const AttnOutArgs& args) {
@@ -461,29 +483,24 @@ void CudaBackend::Moe(const MoeArgs& args) {
                          .form = cuda::MoeForm::kStream};
     const bool slim = options_.experts == ProductForm::kSplit ||
                       (options_.experts == ProductForm::kAuto && args.rows >= cuda::kSlimExpertRowsMin);
-    if (wide_allowed_) shape.form = cuda::ChooseMoeForm(shape, slim);
-    const bool wide = shape.form != cuda::MoeForm::kStream;  // x in slots
+    if (wide_allowed_ && options_.experts != ProductForm::kStream) shape.form = cuda::ChooseMoeForm(shape, slim);
     cuda::MoeScratch scratch;
     scratch.experts = ExpertTable(args);
-    const std::int64_t count = std::int64_t{args.rows} * dim;
-    auto* x = Take<BFloat16>(ScratchUse::kQuantized, wide ? 2 * count : count);
+    scratch.x = args.x;
     scratch.work = Take<std::byte>(ScratchUse::kExperts, static_cast<std::int64_t>(cuda::MoeWorkBytes(shape)));
     if (error_) return;
-    cuda::ReorderArgs reorder{.x = args.x,
-                              .rows = args.rows,
-                              .cols = dim,
-                              .quantize = true,
-                              .order = wide ? cuda::RowOrder::kSlots : cuda::RowOrder::kPaired,
-                              .format = WeightFormat::kMxfp4,
-                              .out = x};
-    cuda::Reorder(reorder, stream_);
-    if (wide) {
-      reorder.format = WeightFormat::kFp8Block32;
-      reorder.out = x + count;
-      cuda::Reorder(reorder, stream_);
-    }
+    if (shape.form != cuda::MoeForm::kStream) return cuda::Moe(args, shape, scratch, stream_);
+    auto* x = Take<BFloat16>(ScratchUse::kQuantized, std::int64_t{args.rows} * dim);
+    if (x == nullptr) return;
+    cuda::Reorder({.x = args.x,
+                   .rows = args.rows,
+                   .cols = dim,
+                   .quantize = true,
+                   .order = cuda::RowOrder::kPaired,
+                   .format = WeightFormat::kMxfp4,
+                   .out = x},
+                  stream_);
     scratch.x = x;
-    scratch.shared_x = reorder.out;
     cuda::Moe(args, shape, scratch, stream_);
   });
 }

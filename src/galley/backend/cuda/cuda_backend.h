@@ -12,11 +12,11 @@
 
 namespace galley::backend {
 
-// How a product with up to 64 rows of x is computed; all give the same bits.
+// How a product is computed; all give the same bits.
 enum class ProductForm {
   kAuto,    // the constants of kernels.h say
-  kStream,  // warps that stream weights past x (stream_dot.cuh), wide kernels where they fill the device
-  kSplit,   // warpgroup products whose parts of K lie on the blocks of a cluster
+  kStream,  // always warps that stream weights past x (stream_dot.cuh)
+  kSplit,   // where auto would stream, warpgroup products; those of linears with parts of K on the blocks of a cluster
 };
 
 struct CudaOptions {
@@ -26,9 +26,6 @@ struct CudaOptions {
   // For tests and benchmarks.
   ProductForm linears = ProductForm::kAuto;
   ProductForm experts = ProductForm::kAuto;
-  // Of the two forms of attention, which differ in bits, the one whose rows are spread over a cluster of blocks: faster
-  // below 64 rows, slower above, and further from the golden tokens (docs/performance.md).
-  bool part_attention = false;
 };
 
 // Graphs that a backend holds at most, and the device memory that a plan sets aside for each.

@@ -13,13 +13,14 @@
 
 namespace galley::backend::cuda {
 
-// matmul.cu and wide_matmul.cu
+// matmul.cu, wide_matmul.cu and bulk_matmul.cu
 
 // Orders in which the kernels want the values of a row of x.
 enum class RowOrder {
   kNatural,
   kPaired,  // numbers.cuh; narrow products of quantised weights
   kSlots,   // wide_dot.cuh; wide products, by weight format
+  kPacked,  // packed_rows.h, in tiles of BulkTileRows; FP8 weights
 };
 
 // out[t][r] = sum over k of w[r][k] x[t][k] in fp32, then rounded to bf16 or kept.
@@ -29,7 +30,7 @@ struct ProductArgs {
   const BFloat16* x = nullptr;
   std::int64_t x_stride = 0;  // elements from row to row
   RowOrder order = RowOrder::kNatural;
-  bool split = false;  // by SplitProduct; the order is kSlots
+  bool split = false;  // the order is kSlots or kPacked
   // Weight rows in groups of this many read x from `group_stride` elements further on; 0: one group.
   std::int64_t group_rows = 0, group_stride = 0;
   void* out = nullptr;
@@ -38,11 +39,31 @@ struct ProductArgs {
 };
 void Product(const ProductArgs& args, cudaStream_t stream);  // wide when the order is kSlots
 void WideProduct(const ProductArgs& args, cudaStream_t stream);
-// split_matmul.cu: x in slots; compute capability 9.0, and TakesSplitProduct holds.
+// split_matmul.cu and bulk_matmul.cu: x in slots or packed; compute capability 9.0, and TakesSplitProduct holds.
 void SplitProduct(const ProductArgs& args, cudaStream_t stream);
 [[nodiscard]] bool TakesSplitProduct(const Weight& weight, std::int64_t group_rows);
-// Products of more rows of x are never split; SplitPays (attention_parts.h) says which are.
+// Products of more rows of x are never split.
 inline constexpr int kSplitRowsMax = 256;
+// bulk_matmul.cu: x packed; compute capability 9.0, and TakesBulkProduct holds. With `split`, parts of K are blocks of
+// threads.
+void BulkProduct(const ProductArgs& args, cudaStream_t stream);
+[[nodiscard]] bool TakesBulkProduct(const Weight& weight, std::int64_t group_rows);
+// Rows of x in a tile.
+[[nodiscard]] constexpr int BulkTileRows(int rows) {
+  return rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
+}
+// Products that are split though rows of x would allow another form, by shape alone; all forms give equal bits.
+// bf16: 1 … kSplitAlwaysRows rows always, but for narrow matrices, whose few clusters leave the device idle; more where
+// the plain wide grid, 128 rows of weights a block of threads, is smaller than the device. FP8: where tiles of all of K
+// are too few.
+inline constexpr int kSplitAlwaysRows = 16;
+inline constexpr std::int64_t kSplitBFloat16RowsMin = 1024, kPlainTilesMin = 128, kWholeTilesMin = 80;
+[[nodiscard]] constexpr bool SplitPays(const Weight& weight, int rows) {
+  const std::int64_t tiles = (weight.rows + 127) / 128;
+  if (weight.format == WeightFormat::kFp8Block32) return tiles * ((rows + 127) / 128) < kWholeTilesMin;
+  if (weight.format == WeightFormat::kBF16 && weight.rows < kSplitBFloat16RowsMin) return false;
+  return rows <= kSplitAlwaysRows || tiles < kPlainTilesMin;
+}
 // Whether this product has enough rows for the wide kernels and a shape that they take. They need compute
 // capability 9.0.
 [[nodiscard]] bool UsesWideProduct(const Weight& weight, int rows, std::int64_t group_rows);
@@ -64,6 +85,9 @@ void Reorder(const ReorderArgs& args, cudaStream_t stream);
 // Copies a matrix of MXFP4 or FP8 codes from the checkpoint's order, cols a multiple of 32, into the order in which
 // products read it (stream_dot.cuh, numbers.cuh). The size stays.
 void ArrangeWeights(WeightFormat format, const void* natural, int rows, int cols, void* out, cudaStream_t stream);
+// The same for the scales of MXFP4 codes; those of matrices that ArrangesScales refuses stay as they are.
+void ArrangeScales(const void* natural, int rows, int cols, void* out, cudaStream_t stream);
+[[nodiscard]] bool ArrangesScales(int rows, int cols);
 void Embed(const EmbedArgs& args, cudaStream_t stream);
 void MeanCopies(const MeanCopiesArgs& args, cudaStream_t stream);
 void WindowWrite(const WindowWriteArgs& args, cudaStream_t stream);
@@ -100,8 +124,9 @@ void WindowRecords(const WindowRecordArgs& args, cudaStream_t stream);
 void RotateHeads(const StepView& step, BFloat16* q, int heads, int head_dim, const Rope& rope, cudaStream_t stream);
 
 // attention.cu
-// `few_rows`: whether few rows may take larger blocks of threads.
-void Attention(const AttentionArgs& args, bool few_rows, cudaStream_t stream);
+// `few_rows`: whether few rows may take larger blocks of threads. `warpgroups`: whether many rows of many heads may
+// take attention_heads.cu, which needs compute capability 9.0. All give the same bits.
+void Attention(const AttentionArgs& args, bool few_rows, bool warpgroups, cudaStream_t stream);
 void DraftAttention(const DraftAttentionArgs& args, cudaStream_t stream);
 
 // compress.cu
@@ -158,8 +183,8 @@ struct ExpertPointers {
 };
 enum class MoeForm {
   kStream,  // moe.cu
-  kSlim,    // moe_slim.cu; this and the next need compute capability 9.0
-  kWide,    // moe_wide.cu
+  kSlim,    // moe_slim.cu, packed x; this and the next need compute capability 9.0
+  kWide,    // moe_wide.cu, packed x
 };
 struct MoeShape {
   int rows = 0, topk = 0, experts = 0, dim = 0, inter = 0;
@@ -169,8 +194,7 @@ struct MoeShape {
 inline constexpr int kSlimExpertRowsMin = 9;
 struct MoeScratch {
   const ExpertPointers* experts = nullptr;  // [expert_count + 1], the shared one last
-  const BFloat16* x = nullptr;              // [T][D], quantised; paired, or slots of MXFP4 weights
-  const BFloat16* shared_x = nullptr;       // the same, or in slots of FP8 weights
+  const BFloat16* x = nullptr;              // [T][D]; kStream: quantised and paired
   std::byte* work = nullptr;                // MoeWorkBytes
 };
 // `slim`: whether that form is wanted where the wide one is not.

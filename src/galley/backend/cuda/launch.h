@@ -10,6 +10,14 @@
 
 namespace galley::backend::cuda {
 
+// Of the current device: blocks of threads of kernels that stay on one each.
+inline int MultiprocessorCount() {
+  int device = 0, count = 1;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  return count;
+}
+
 template <typename... Parameters, typename... Arguments>
 void LaunchKernel(void (*kernel)(Parameters...), dim3 grid, unsigned threads, std::size_t shared_bytes,
                   cudaStream_t stream, Arguments&&... arguments) {

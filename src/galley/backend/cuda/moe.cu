@@ -24,13 +24,17 @@ std::size_t Layout(const MoeShape& shape, std::byte* base, MoeWork* work) {
   const int rows = shape.rows, experts = shape.experts;
   w.pairs = rows * shape.topk;
   const int mean = w.pairs / (experts > 0 ? experts : 1);
-  const bool wide = shape.form == MoeForm::kWide;
-  const bool slim = shape.form == MoeForm::kSlim;
+  const bool wide = shape.form == MoeForm::kWide, slim = shape.form == MoeForm::kSlim, packed = wide || slim;
+  w.align = packed ? kPackedRows : 1;
   w.routed_tile = wide ? kWideTile : mean <= 5 ? 8 : 16;
-  w.shared_tile = wide ? kWideTile : rows <= 8 ? 8 : slim ? kSlimSharedTile : 16;
+  w.shared_tile = wide ? kWideSharedTile : rows <= 8 ? 8 : slim ? kSlimSharedTile : 16;
   w.tiles_max =
       (w.pairs < experts ? w.pairs : experts) + w.pairs / w.routed_tile + (rows + w.shared_tile - 1) / w.shared_tile;
-  const auto pairs = static_cast<std::size_t>(w.pairs), positions = pairs + static_cast<std::size_t>(rows);
+  const auto whole = [](int count) { return (count + kPackedRows - 1) / kPackedRows * kPackedRows; };
+  // Every expert's last group may be short.
+  w.shared_begin = packed ? whole(w.pairs + (kPackedRows - 1) * (w.pairs < experts ? w.pairs : experts)) : w.pairs;
+  const auto pairs = static_cast<std::size_t>(w.pairs),
+             positions = static_cast<std::size_t>(w.shared_begin + (packed ? whole(rows) : rows));
   std::size_t at = 0;
   const auto place = [&](auto*& pointer, std::size_t count) {
     pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(base + at);
@@ -80,10 +84,11 @@ __global__ void __launch_bounds__(1024) GroupKernel(MoeArgs args, MoeWork work) 
   for (int i = tid; i < work.pairs; i += 1024) atomicAdd(&counts[args.experts[i]], 1);
   __syncthreads();
   const int count = counts[tid], tiles = (count + work.routed_tile - 1) / work.routed_tile;
-  const int begin = ScanBlock(count, warp_sums) - count;
+  const auto whole = [&](int rows) { return (rows + work.align - 1) / work.align * work.align; };
+  const int begin = ScanBlock(whole(count), warp_sums) - whole(count);
   const int tiles_end = ScanBlock(tiles, warp_sums);
   cursor[tid] = begin;
-  const int each = tiles > 0 ? (count + tiles - 1) / tiles : 0;  // tiles of nearly equal size
+  const int each = tiles > 0 ? whole((count + tiles - 1) / tiles) : 0;  // tiles of nearly equal size
   for (int i = 0; i < tiles; ++i) {
     work.tiles[tiles_end - tiles + i] = {tid, begin + i * each, min(each, count - i * each)};
   }
@@ -93,7 +98,7 @@ __global__ void __launch_bounds__(1024) GroupKernel(MoeArgs args, MoeWork work) 
   for (int i = routed_tiles + tid; i < work.tiles_max; i += 1024) {
     const int from = (i - routed_tiles) * work.shared_tile;
     const bool used = i - routed_tiles < shared_tiles;
-    work.tiles[i] = {args.expert_count, work.pairs + from, used ? min(work.shared_tile, args.rows - from) : 0};
+    work.tiles[i] = {args.expert_count, work.shared_begin + from, used ? min(work.shared_tile, args.rows - from) : 0};
   }
   for (int i = tid; i < work.pairs; i += 1024) {
     const int position = atomicAdd(&cursor[args.experts[i]], 1);
@@ -102,8 +107,8 @@ __global__ void __launch_bounds__(1024) GroupKernel(MoeArgs args, MoeWork work) 
     work.weight[position] = args.weights[i];
   }
   for (int t = tid; t < args.rows; t += 1024) {
-    work.token[work.pairs + t] = t;
-    work.weight[work.pairs + t] = 1.0f;
+    work.token[work.shared_begin + t] = t;
+    work.weight[work.shared_begin + t] = 1.0f;
   }
 }
 
@@ -241,7 +246,7 @@ __global__ void __launch_bounds__(256) CombineKernel(MoeArgs args, MoeWork work,
     const std::uint32_t pair = pair_at(order[j]);
     low += LowHalf(pair), high += HighHalf(pair);
   }
-  const std::uint32_t pair = pair_at(work.pairs + t);
+  const std::uint32_t pair = pair_at(work.shared_begin + t);
   *reinterpret_cast<std::uint32_t*>(args.y + t * dim + d) = Pack(low + LowHalf(pair), high + HighHalf(pair));
 }
 
@@ -285,7 +290,6 @@ void Moe(const MoeArgs& args, const MoeShape& shape, const MoeScratch& scratch, 
   MoeProblem p{.work = {},
                .experts = scratch.experts,
                .x = scratch.x,
-               .shared_x = scratch.shared_x,
                .shared_expert = args.expert_count,
                .dim = shape.dim,
                .inter = shape.inter,
@@ -297,10 +301,10 @@ void Moe(const MoeArgs& args, const MoeShape& shape, const MoeScratch& scratch, 
       ChooseTiles<WeightFormat::kMxfp4, WeightFormat::kFp8Block32>(p, stream);
       break;
     case MoeForm::kSlim:
-      SlimExperts(p, stream);
+      SlimExperts(p, args.rows, stream);
       break;
     case MoeForm::kWide:
-      WideExperts(p, stream);
+      WideExperts(p, args.rows, stream);
       break;
   }
   LaunchKernel(CombineKernel,

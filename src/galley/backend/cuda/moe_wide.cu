@@ -1,46 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two products of the experts for many rows (2.9), in the tiles of moe.cu (moe_tile.cuh).
+// The two products of the experts for many rows each (2.9), in the tiles of moe.cu, a block of threads a
+// multiprocessor.
 #include "galley/backend/cuda/launch.h"
-#include "galley/backend/cuda/moe_tile.cuh"
+#include "galley/backend/cuda/moe_bulk.cuh"
 
 namespace galley::backend::cuda {
 namespace {
 
-// `Shared`: tiles of the shared expert, the last ones; otherwise the routed ones.
-template <bool First, WeightFormat F, bool Shared>
-__global__ void __launch_bounds__(kWideThreads, 1) WideExpertKernel(MoeProblem p) {
-  extern __shared__ __align__(128) std::uint8_t shared[];
+constexpr auto kFp4 = WeightFormat::kMxfp4, kFp8 = WeightFormat::kFp8Block32;
+// A stage takes 160 rows of x beside MXFP4 codes and scales, or 128 beside two blocks of FP8 codes.
+using Ring = BulkRing<3, (48 << 10) + 512, kWideTile*(kTileRows * 2 + 16), 1, 2>;
+
+template <bool First>
+__global__ void __launch_bounds__(kDividedThreads, 1) WideExpertKernel(MoeProblem p, int columns) {
+  extern __shared__ __align__(128) std::uint8_t bytes[];
   ptx::BeginKernel();
-  const Tile t = p.work.tiles[blockIdx.y];
-  if (t.count == 0 || (t.expert == p.shared_expert) != Shared) return;
-  const BFloat16* x = Shared ? p.shared_x : p.x;
-  if (t.count <= 64) return RunTile<First, F, 64, false>(p, t, x, shared);
-  if (t.count <= 128) return RunTile<First, F, 128, false>(p, t, x, shared);
-  RunTile<First, F, kWideTile, false>(p, t, x, shared);
+  Ring ring{.data = bytes};
+  ring.Init();
+  const auto copy = [&](const Tile& t, int column) {
+    t.expert == p.shared_expert ? ring.Copy<kFp8, false>(TileOf<First, kFp8>(p, t, column))
+                                : ring.Copy<kFp4, false>(TileOf<First, kFp4>(p, t, column));
+  };
+  const auto multiply = [&](auto&& store, const Tile& t, int column) {
+    if (t.expert == p.shared_expert) return MultiplyTile<First, kFp8, kWideSharedTile>(p, t, column, ring, store);
+    if (t.count <= 64) return MultiplyTile<First, kFp4, 64>(p, t, column, ring, store);
+    if (t.count <= 128) return MultiplyTile<First, kFp4, 128>(p, t, column, ring, store);
+    if (t.count <= 144) return MultiplyTile<First, kFp4, 144>(p, t, column, ring, store);
+    MultiplyTile<First, kFp4, kWideTile>(p, t, column, ring, store);
+  };
+  const auto finish = [&](const Finishers& f, const Tile& t, int column) { FinishTile<First>(p, t, column, ring, f); };
+  WorkOff<kDividedThreads>([&](auto&& run) { ForTiles(p, columns, run); }, copy, multiply, finish);
 }
 
-template <WeightFormat F>
-constexpr int SharedBytes(int cols) {
-  const int stages = WideDot<F, kWideTile>::SharedBytes(cols), sums = kWideTile * kTileStride * 4;
-  return stages > sums ? stages : sums;
-}
-
-template <bool First, WeightFormat F, bool Shared>
-void LaunchWideExperts(const MoeProblem& p, int rows, int cols, cudaStream_t stream) {
-  const auto kernel = WideExpertKernel<First, F, Shared>;
-  const int bytes = SharedBytes<F>(cols);
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  LaunchKernel(kernel, dim3(static_cast<unsigned>(rows), static_cast<unsigned>(p.work.tiles_max)), kWideThreads,
-               static_cast<std::size_t>(bytes), stream, p);
+template <bool First>
+void Launch(const MoeProblem& p, int columns, cudaStream_t stream) {
+  const auto kernel = WideExpertKernel<First>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Ring::kBytes);
+  LaunchKernel(kernel, static_cast<unsigned>(MultiprocessorCount()), kDividedThreads,
+               static_cast<std::size_t>(Ring::kBytes), stream, p, columns);
 }
 
 }  // namespace
 
-void WideExperts(const MoeProblem& p, cudaStream_t stream) {
-  LaunchWideExperts<true, WeightFormat::kMxfp4, false>(p, p.inter / 64, p.dim, stream);
-  LaunchWideExperts<true, WeightFormat::kFp8Block32, true>(p, p.inter / 64, p.dim, stream);
-  LaunchWideExperts<false, WeightFormat::kMxfp4, false>(p, p.dim / kTileRows, p.inter, stream);
-  LaunchWideExperts<false, WeightFormat::kFp8Block32, true>(p, p.dim / kTileRows, p.inter, stream);
+void WideExperts(const MoeProblem& p, int rows, cudaStream_t stream) {
+  PackForTiles(p, rows, kWideTile, stream);
+  Launch<true>(p, p.inter / kGateRows, stream);
+  Launch<false>(p, p.dim / kTileRows, stream);
 }
 
 }  // namespace galley::backend::cuda

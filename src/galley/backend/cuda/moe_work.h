@@ -3,43 +3,40 @@
 #pragma once
 
 #include "galley/backend/cuda/kernels.h"
+#include "galley/backend/cuda/packed_rows.h"
 
 namespace galley::backend::cuda {
 
-struct Tile {
-  std::int32_t expert, begin, count;
-};
-
-// Places in the work buffer. Positions 0 … pairs - 1 are routed pairs by ascending expert, then one per row for the
-// shared expert.
+// Places in the work buffer. Positions 0 … are routed pairs by ascending expert, from `shared_begin` on one per row for
+// the shared expert. In the packed forms tiles begin at multiples of 8, and the positions between hold nothing.
 struct MoeWork {
   std::int32_t* position;  // [pairs] of pair (row, choice)
   std::int32_t* token;     // [positions]
   float* weight;           // [positions]
   Tile* tiles;             // [tiles_max]
   BFloat16* activated;     // [positions][inter], quantised, in the order of the next product
-  BFloat16* y;             // [positions][dim]
-  int pairs, tiles_max, routed_tile, shared_tile;
+  BFloat16* y;             // [positions][dim]; before that, packed x
+  int pairs, shared_begin, align, tiles_max, routed_tile, shared_tile;
 };
 
 struct MoeProblem {
   MoeWork work;
   const ExpertPointers* experts;
-  const BFloat16* x;         // of routed experts
-  const BFloat16* shared_x;  // of the shared expert: another order in the wide kernels
+  const BFloat16* x;
   int shared_expert, dim, inter;
   float limit;
 };
 
-// Rows of x that a tile of the wide kernels holds at most.
-inline constexpr int kWideTile = 160;
+// Rows of x that a tile of the wide kernels holds at most, routed and shared.
+inline constexpr int kWideTile = 160, kWideSharedTile = 128;
 
 // Rows of x in a tile of the shared expert of the slim kernels.
 inline constexpr int kSlimSharedTile = 32;
 
-// moe_slim.cu: both products for tiles of up to 16 rows, up to kSlimSharedTile of the shared expert.
-void SlimExperts(const MoeProblem& problem, cudaStream_t stream);
-// moe_wide.cu: both products for tiles of up to kWideTile rows.
-void WideExperts(const MoeProblem& problem, cudaStream_t stream);
+// Both products for x [rows][dim] as the op has it. moe_slim.cu: for tiles of up to 16 rows, up to kSlimSharedTile of
+// the shared expert.
+void SlimExperts(const MoeProblem& problem, int rows, cudaStream_t stream);
+// moe_wide.cu: for tiles of up to kWideTile rows.
+void WideExperts(const MoeProblem& problem, int rows, cudaStream_t stream);
 
 }  // namespace galley::backend::cuda

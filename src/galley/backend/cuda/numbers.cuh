@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
 
@@ -103,8 +104,11 @@ __device__ __forceinline__ float Fp8Scale(float amax) {
 __device__ __forceinline__ float ClampTo(float x, float limit) {
   return fminf(fmaxf(x, -limit), limit);
 }
+// `scale` is a power of two from 2^-126 to 2^126, so that its inverse is one as well and multiplying is dividing.
 __device__ __forceinline__ float FakeFp8(float x, float scale) {
-  return DecodeE4M3(EncodeE4M3(ClampTo(x / scale, 448.0f))) * scale;
+  const float inverse = __uint_as_float(0x7F000000u - __float_as_uint(scale));
+  const __nv_fp8_storage_t code = __nv_cvt_float_to_fp8(ClampTo(x * inverse, 448.0f), __NV_SATFINITE, __NV_E4M3);
+  return __half2float(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3)) * scale;
 }
 __device__ __forceinline__ float Fp4IndexScale(float amax) {
   return PowerOfTwoCeil(fmaxf(amax, 6 * 0x1p-126f) * (1.0f / 6.0f));

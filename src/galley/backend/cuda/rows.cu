@@ -77,11 +77,13 @@ template <WeightFormat F>
 __global__ void ArrangeKernel(const std::uint8_t* natural, int rows, int cols, uint4* out) {
   const std::size_t pieces = static_cast<std::size_t>(rows) * RowBytes<F>(cols) / 16;
   const std::size_t stride = static_cast<std::size_t>(gridDim.x) * blockDim.x,
-                    blocks = static_cast<std::size_t>(cols / kBlockK<F>);
+                    blocks = static_cast<std::size_t>(cols / kBlockK<F>),
+                    above = static_cast<std::size_t>(TileStep(rows) / 1024);
   for (std::size_t i = blockIdx.x * static_cast<std::size_t>(blockDim.x) + threadIdx.x; i < pieces; i += stride) {
     std::size_t from = i * 16;
     if (IsTiled<F>(rows, cols)) {
-      const std::size_t lane = i % 32, half = i / 32 % 2, block = i / 64 % blocks, tile = i / 64 / blocks;
+      const std::size_t lane = i % 32, half = i / 32 % 2, block = i / 64 / above % blocks,
+                        tile = i / 64 / above / blocks * above + i / 64 % above;
       from = (tile * 16 + half * 8 + lane / 4) * RowBytes<F>(cols) + block * 64 + lane % 4 * 16;
     }
     uint4 piece = *reinterpret_cast<const uint4*>(natural + from);
@@ -92,7 +94,30 @@ __global__ void ArrangeKernel(const std::uint8_t* natural, int rows, int cols, u
   }
 }
 
+// A thread four scales of a row of an MXFP4 matrix.
+__global__ void ArrangeScalesKernel(const std::uint32_t* natural, int rows, int cols, std::uint8_t* out) {
+  const std::int64_t blocks = cols / kBlockK<WeightFormat::kMxfp4>, words = rows * blocks;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; i < words; i += stride) {
+    const int row = static_cast<int>(i / blocks), block = static_cast<int>(i % blocks);
+    std::uint8_t* to = out + (TileOffset(row / 16 * 16, rows, blocks) + block * TileStep(rows)) / kTileBytesPerScale;
+    for (int quarter = 0; quarter < 4; ++quarter) {
+      const std::uint32_t scale = natural[i] >> (8 * quarter) & 255;
+      to[(row % 8 * 4 + quarter) * 2 + row / 8 % 2] = static_cast<std::uint8_t>(min(scale, 254u - kFp4Shift));
+    }
+  }
+}
+
 }  // namespace
+
+bool ArrangesScales(int rows, int cols) {
+  return IsTiled<WeightFormat::kMxfp4>(rows, cols);
+}
+
+void ArrangeScales(const void* natural, int rows, int cols, void* out, cudaStream_t stream) {
+  ArrangeScalesKernel<<<1056, 256, 0, stream>>>(static_cast<const std::uint32_t*>(natural), rows, cols,
+                                                static_cast<std::uint8_t*>(out));
+}
 
 void ArrangeWeights(WeightFormat format, const void* natural, int rows, int cols, void* out, cudaStream_t stream) {
   const auto* from = static_cast<const std::uint8_t*>(natural);

@@ -27,10 +27,22 @@ __host__ __device__ constexpr std::int64_t RowBytes(std::int64_t cols) {
 }
 
 // Quantised matrices of whole tiles are stored tile by tile: 16 rows times a block of K are 1,024 bytes, what lane l
-// uses of rows l / 4 and then l / 4 + 8 at 16 l and 512 + 16 l (TileWeights). Others keep the checkpoint's rows.
+// uses of rows l / 4 and then l / 4 + 8 at 16 l and 512 + 16 l. Behind a tile come those of the next rows, up to a
+// panel of kPanelRows rows where these divide the matrix, then those of the next block of K. Others keep the
+// checkpoint's rows. Scales of MXFP4 matrices lie likewise, 64 bytes a tile, lane l's two at 2 l; none is too large for
+// a bf16's exponent.
 template <WeightFormat F>
 __host__ __device__ constexpr bool IsTiled(std::int64_t rows, std::int64_t cols) {
   return F != WeightFormat::kBF16 && rows % 16 == 0 && cols % kBlockK<F> == 0;
+}
+inline constexpr int kPanelRows = 64, kTileBytesPerScale = 16;
+// Bytes from block to block of K, and before the codes of `row`, a multiple of 16, and block 0.
+__host__ __device__ constexpr int TileStep(std::int64_t rows) {
+  return rows % kPanelRows == 0 ? kPanelRows / 16 * 1024 : 1024;
+}
+__host__ __device__ constexpr std::int64_t TileOffset(int row, std::int64_t rows, std::int64_t blocks) {
+  const int panel = rows % kPanelRows == 0 ? kPanelRows : 16;
+  return row / panel * blocks * TileStep(rows) + row % panel / 16 * 1024;
 }
 // Where a lane finds its 16 bytes of a tile of rows.
 struct LaneWeights {
@@ -42,8 +54,7 @@ template <WeightFormat F>
 __device__ __forceinline__ LaneWeights FindLaneWeights(const std::uint8_t* data, int row, int rows, int cols) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (IsTiled<F>(rows, cols)) {
-    const std::int64_t blocks = cols / kBlockK<F>;
-    return {data + row / 16 * blocks * 1024 + lane * 16, 512, 1024};
+    return {data + TileOffset(row, rows, cols / kBlockK<F>) + lane * 16, 512, TileStep(rows)};
   }
   return {data + (row + lane / 4) * RowBytes<F>(cols) + lane % 4 * 16, 8 * RowBytes<F>(cols), 64};
 }
@@ -124,23 +135,30 @@ struct StreamDot {
     if constexpr (F == WeightFormat::kBF16) return;
     const int lane = static_cast<int>(threadIdx.x) % 32, blocks = end - begin;
     const int groups = (cols + 31) / 32;
-    // MXFP4: a word of four scales for each of 16 rows and each block. FP8: two bytes for each block, of 32 rows.
+    // MXFP4: 64 bytes for each block, as in a tile. FP8: two bytes for each block, of 32 rows.
 #pragma unroll
     for (int m = 0; m < MT; ++m) {
       const TileRows& t = tile[m];
       if constexpr (F == WeightFormat::kMxfp4) {
-        auto* words = reinterpret_cast<std::uint32_t*>(scales) + m * 16 * blocks;
+        std::uint8_t* to = scales + m * 64 * blocks;
+        if (IsTiled<F>(t.end, cols)) {
+          const std::uint8_t* tile_scales = t.scales + TileOffset(t.row, t.end, cols / kBlockK<F>) / kTileBytesPerScale;
+          const int step = TileStep(t.end) / kTileBytesPerScale;
 #pragma unroll 4
-        for (int i = lane; i < 16 * blocks; i += 32) {
-          const int r = i / blocks, row = t.row + r, g = (begin + i - r * blocks) * 4;
-          const std::uint8_t* at = t.scales + static_cast<std::int64_t>(row) * groups + g;
-          std::uint32_t word = 0;
-          if (row < t.end && groups % 4 == 0) {
-            word = *reinterpret_cast<const std::uint32_t*>(at);
-          } else if (row < t.end) {
-            for (int byte = 0; byte < 4 && g + byte < groups; ++byte) word |= std::uint32_t{at[byte]} << (8 * byte);
+          for (int i = lane; i < 16 * blocks; i += 32) {
+            reinterpret_cast<std::uint32_t*>(to)[i] =
+                t.row < t.end
+                    ? *reinterpret_cast<const std::uint32_t*>(tile_scales + (begin + i / 16) * step + i % 16 * 4)
+                    : 0;
           }
-          words[i] = __vminu4(word, 0x01010101u * (254 - kFp4Shift));  // larger ones would not fit a bf16's exponent
+          continue;
+        }
+        for (int i = lane; i < 64 * blocks; i += 32) {
+          const int row = i % 64 / 8 + i % 2 * 8, g = (begin + i / 64) * 4 + i / 2 % 4;
+          const bool there = t.row + row < t.end && g < groups;
+          to[i] = there ? min(t.scales[static_cast<std::int64_t>(t.row + row) * groups + g],
+                              static_cast<std::uint8_t>(254 - kFp4Shift))
+                        : 0;
         }
       } else {
         const std::uint8_t* from_scales = t.scales + static_cast<std::int64_t>(t.row / 32) * groups;
@@ -170,7 +188,7 @@ struct StreamDot {
   __device__ __forceinline__ std::uint32_t Scale(int m, int half, int block, int blocks) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if constexpr (F == WeightFormat::kMxfp4) {
-      const std::uint32_t scale = scales[((m * 16 + half * 8 + lane / 4) * blocks + block) * 4 + lane % 4];
+      const std::uint32_t scale = scales[(m * blocks + block) * 64 + lane * 2 + half];
       return (scale + kFp4Shift) * 0x00800080u;
     } else if constexpr (F == WeightFormat::kFp8Block32) {
       const std::uint32_t scale = scales[(m * blocks + block) * 2 + lane % 4 / 2];

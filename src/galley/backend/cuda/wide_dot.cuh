@@ -22,8 +22,19 @@ inline constexpr int kWideThreads = 256;
 // A block's sums in shared memory: [rows of x][kTileStride], of which kTileRows are rows of weights.
 inline constexpr int kTileRows = 128, kTileStride = kTileRows + 4;
 
+// A block's sums of N rows of x to shared memory, so that neighbouring threads can go on with neighbouring rows.
+template <int N>
+__device__ __forceinline__ void StoreSums(const float (&sum)[N / 2], float* to) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) {
+    to[(i / 4 * 8 + lane % 4 * 2 + i % 2) * kTileStride + warp * 16 + lane / 4 + i / 2 % 2 * 8] = sum[i];
+  }
+}
+
 template <WeightFormat F, int N, int Stages = 4>
 struct WideDot {
+  static_assert(F != WeightFormat::kMxfp4, "bulk_dot.cuh has those");
   // Blocks of K in flight, and stages to put them in: one is being read, and products of the one before may still run.
   static constexpr int kThreads = kWideThreads, kStages = Stages, kAhead = Stages - 2;
   static constexpr int kV = kLaneValues<F>, kCores = 4 * kV / 8;
@@ -34,7 +45,7 @@ struct WideDot {
   static constexpr int kSums = N / 2;
 
   __host__ __device__ static constexpr int ScaleBytes(int blocks) {
-    return (F == WeightFormat::kMxfp4 ? 64 * blocks : F == WeightFormat::kFp8Block32 ? 2 * blocks : 0) + 15 & ~15;
+    return (F == WeightFormat::kFp8Block32 ? 2 * blocks : 0) + 15 & ~15;
   }
   __host__ __device__ static constexpr int SharedBytes(int cols) {
     return kStages * kStageBytes + 8 * ScaleBytes((cols + kBlockK<F> - 1) / kBlockK<F>);
@@ -73,15 +84,11 @@ struct WideDot {
     }
   }
 
-  __device__ __forceinline__ std::uint32_t Scale(const std::uint8_t* scales, int half, int block, int blocks) const {
+  // Of both halves of the warp's rows.
+  __device__ __forceinline__ std::uint32_t Scale(const std::uint8_t* scales, int block) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    if constexpr (F == WeightFormat::kMxfp4) {
-      return (std::uint32_t{scales[((half * 8 + lane / 4) * blocks + block) * 4 + lane % 4]} + kFp4Shift) * 0x00800080u;
-    } else if constexpr (F == WeightFormat::kFp8Block32) {
-      return (std::uint32_t{scales[block * 2 + lane % 4 / 2]} + kFp8Shift) * 0x00800080u;
-    } else {
-      return 0;
-    }
+    if constexpr (F != WeightFormat::kFp8Block32) return 0;
+    return (std::uint32_t{scales[block * 2 + lane % 4 / 2]} + kFp8Shift) * 0x00800080u;
   }
 
   // sum = weights times x, K in `splits` parts as the narrow product has them.
@@ -95,14 +102,10 @@ struct WideDot {
     RunBlocks<Waits>(begin, end, 1, sum);
   }
 
-  // Puts the sums where the stages were, so that neighbouring threads can go on with neighbouring rows.
+  // Puts the sums where the stages were.
   __device__ __forceinline__ float* StoreSums(const float (&sum)[kSums]) const {
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     auto* to = reinterpret_cast<float*>(shared);
-#pragma unroll
-    for (int i = 0; i < kSums; ++i) {
-      to[(i / 4 * 8 + lane % 4 * 2 + i % 2) * kTileStride + warp * 16 + lane / 4 + i / 2 % 2 * 8] = sum[i];
-    }
+    cuda::StoreSums<N>(sum, to);
     return to;
   }
 
@@ -144,12 +147,12 @@ struct WideDot {
       const std::uint32_t stage = base + static_cast<std::uint32_t>(b % kStages * kStageBytes);
       const auto* w = reinterpret_cast<const uint4*>(Stage(b) + kXBytes) + threadIdx.x;
       const uint4 codes[2] = {w[0], w[kThreads]};
-      const std::uint32_t scale[2] = {Scale(narrow.scales, 0, b, blocks), Scale(narrow.scales, 1, b, blocks)};
+      const std::uint32_t scale = Scale(narrow.scales, b);
 #pragma unroll
       for (int g = 0; g < kV / 8; ++g) {
         std::uint32_t top[4], bottom[4];
-        narrow.Decode(codes[0], g, scale[0], top);
-        narrow.Decode(codes[1], g, scale[1], bottom);
+        narrow.Decode(codes[0], g, scale, top);
+        narrow.Decode(codes[1], g, scale, bottom);
 #pragma unroll
         for (int step = 0; step < 2; ++step) {
           a[g % 2][step][0] = top[2 * step], a[g % 2][step][1] = bottom[2 * step];

@@ -22,7 +22,7 @@ class Loader {
   const T* Array(const std::string& name) {
     const TensorView view = checkpoint_.Find(name);
     CHECK(view.empty() || sizeof(T) == Info(view.dtype).bytes) << name << " is " << Info(view.dtype).safetensors_name;
-    return static_cast<const T*>(Place(name, view, &backend::Backend::Upload));
+    return static_cast<const T*>(Place(name, view, [&] { return backend_.Upload(view); }));
   }
 
   // `name` without its suffix: NAME.weight and, for quantised formats, NAME.scale.
@@ -34,9 +34,11 @@ class Loader {
       weight.cols = view.dim(1) * (view.dtype == DType::kI8 ? 2 : 1);
       weight.format = FormatOf(view.dtype);
     }
-    weight.data = Place(name + ".weight", view, &backend::Backend::UploadMatrix);
+    weight.data = Place(name + ".weight", view, [&] { return backend_.UploadMatrix(view); });
     if (weight.format == backend::WeightFormat::kFp8Block32 || weight.format == backend::WeightFormat::kMxfp4) {
-      weight.scales = Array<std::uint8_t>(name + ".scale");
+      const TensorView scales = checkpoint_.Find(name + ".scale");
+      weight.scales = static_cast<const std::uint8_t*>(
+          Place(name + ".scale", scales, [&] { return backend_.UploadScales(scales, view); }));
     }
     return weight;
   }
@@ -62,10 +64,10 @@ class Loader {
     }
   }
 
-  using UploadFunction = Result<const void*> (backend::Backend::*)(const TensorView&);
-  const void* Place(const std::string& name, const TensorView& view, UploadFunction upload) {
+  template <typename Upload>
+  const void* Place(const std::string& name, const TensorView& view, Upload&& upload) {
     CHECK(!view.empty()) << "checkpoint passed its check without " << name;
-    Result<const void*> placed = (backend_.*upload)(view);
+    Result<const void*> placed = upload();
     if (placed) return *placed;
     if (!error_) error_ = placed.error();
     return nullptr;

@@ -177,7 +177,7 @@ Status RunBench(const std::string& model_dir, const std::string& isa, int thread
 }  // namespace
 }  // namespace galley
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): the program ends with it
   CLI::App app("Time of decode steps and draft passes, op by op");
   std::string model_dir = std::string(GALLEY_SOURCE_DIR) + "/models/nano", isa = "auto", only;
   int threads = 0, context = 96, repeats = 200;

@@ -15,8 +15,8 @@ constexpr double kNewest = 0.05;
 constexpr double kNewestPooled = 0.02;
 // Survival from which on a trial verifies drafts where none are best.
 constexpr float kTrialLeast = 0.5F;
-// Weight of the newest step in the correction of the cost curve.
-constexpr double kCorrectionStep = 0.1;
+// Weight of the newest step in the correction of the cost curve, and in the machine's speed.
+constexpr double kCorrectionStep = 0.2, kSpeedStep = 0.1;
 // Of the sequences that could have drafts one in so many gets some in a trial where none is best.
 constexpr int kTrialPart = 8;
 // No part of a step takes longer, in microseconds.
@@ -83,25 +83,34 @@ double SurvivalCurve::Gain(double part) const {
   return gain_[kv::Idx(below)] * (1 - rest) + gain_[kv::Idx(below + 1)] * rest;
 }
 
+double VerifyCost::Total(double forward_us, double rows, std::int64_t drafting) const {
+  const double draft_us = draft_.Predict(drafting);
+  return forward_us * correction_ + draft_us * (speed_apart_ ? correction_ : 1) + sampler_row_us_ * rows;
+}
+
 double VerifyCost::Predict(std::int64_t rows, std::int64_t drafting) const {
-  return (forward_->Predict(rows) + draft_.Predict(drafting)) * correction_ +
-         sampler_row_us_ * static_cast<double>(rows);
+  return Total(forward_->Predict(rows), static_cast<double>(rows), drafting);
 }
 
 double VerifyCost::PredictMean(double rows, std::int64_t drafting) const {
   const double below = std::floor(rows), rest = rows - below;
   const auto whole = static_cast<std::int64_t>(below);
   const double forward = forward_->Predict(whole) * (1 - rest) + (rest > 0 ? forward_->Predict(whole + 1) * rest : 0);
-  return (forward + draft_.Predict(drafting)) * correction_ + sampler_row_us_ * rows;
+  return Total(forward, rows, drafting);
 }
 
 void VerifyCost::Observe(const Measured& measured) {
   const auto known = [](double us) { return us > 0 && us < kLongest; };  // NaN is not
-  if (measured.rows > 0 && known(measured.forward_us)) {
+  if (measured.rows > 0 && known(measured.forward_us) && !speed_apart_) {
+    forward_->Observe(measured.rows, measured.forward_us);
+    // The curve has taken its part already; what is left is what all sizes have in common now and had not before.
+    const double ratio = std::clamp(measured.forward_us / forward_->Predict(measured.rows), 0.8, 1.25);
+    correction_ += kCorrectionStep * (ratio - correction_);
+  } else if (measured.rows > 0 && known(measured.forward_us)) {
     // What all sizes have in common is told apart from what this one costs, or sizes that did not run for a while would
     // look cheap whenever the machine is slow, and be chosen.
     const double ratio = measured.forward_us / (forward_->Predict(measured.rows) * correction_);
-    if (ratio > 0) correction_ *= 1 + kCorrectionStep * (std::clamp(ratio, 0.8, 1.25) - 1);
+    if (ratio > 0) correction_ *= 1 + kSpeedStep * (std::clamp(ratio, 0.8, 1.25) - 1);
     correction_ = std::clamp(correction_, 0.05, 20.0);
     forward_->Observe(measured.rows, measured.forward_us / correction_);
   }
@@ -111,7 +120,7 @@ void VerifyCost::Observe(const Measured& measured) {
     sampler_seen_ = true;
   }
   if (measured.drafting > 0 && known(measured.draft_us))
-    draft_.Observe(measured.drafting, measured.draft_us / correction_);
+    draft_.Observe(measured.drafting, measured.draft_us / (speed_apart_ ? correction_ : 1));
 }
 
 VerifyBudget PlanBudget(const SurvivalCurve& curve, int sequences, int drafting, int per_sequence, int drafts_most,
@@ -196,7 +205,7 @@ void ChooseRows(std::span<const float> survivals, int per_sequence, int budget, 
 }
 
 VerifyPlanner::VerifyPlanner(const VerifyOptions& options, CostCurve& forward)
-    : options_(options), cost_(forward, options.draft_cost), trial_gap_(options.trial_steps) {}
+    : options_(options), cost_(forward, options.draft_cost, options.any_size), trial_gap_(options.trial_steps) {}
 
 VerifyBudget VerifyPlanner::Next(StepId step, int sequences, int drafting, int rows_most) {
   for (Seen& seen : waiting_) {

@@ -45,8 +45,11 @@ class SurvivalCurve {
 // and the learnt times of sampling and drafting.
 class VerifyCost {
  public:
-  // `forward` outlives it.
-  VerifyCost(CostCurve& forward, const CostCurve::Prior& draft) : forward_(&forward), draft_(draft) {}
+  // `forward` outlives it. `speed_apart`: the machine's speed of the moment, which goes with all of the work, is told
+  // apart from what a size costs; for processors that others use too. Otherwise the curve takes what it sees, and the
+  // correction is what is left.
+  VerifyCost(CostCurve& forward, const CostCurve::Prior& draft, bool speed_apart = false)
+      : forward_(&forward), draft_(draft), speed_apart_(speed_apart) {}
 
   // `drafting`: size of the draft pass, VerifyBudget::draft_size; without one when it is 0.
   [[nodiscard]] double Predict(std::int64_t rows, std::int64_t drafting) const;
@@ -63,8 +66,11 @@ class VerifyCost {
   void Observe(const Measured& measured);
 
  private:
+  [[nodiscard]] double Total(double forward_us, double rows, std::int64_t drafting) const;
+
   CostCurve* forward_;
   CostCurve draft_;
+  bool speed_apart_;
   double correction_ = 1;
   double sampler_row_us_ = 0;
   bool sampler_seen_ = false;

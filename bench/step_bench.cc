@@ -64,11 +64,13 @@ class Bench {
     ASSIGN_OR_RETURN(engine::LoadedModel loaded, engine::LoadedModel::Load(options));
     bench.loaded_ = std::make_unique<engine::LoadedModel>(std::move(loaded));
     bench.context_ = context;
-    RETURN_IF_ERROR(bench.FillContexts());
+    bench.tokens_.resize(kSequencesMax);
+    bench.blocks_.resize(kSequencesMax);
     return bench;
   }
 
   Result<Column> Step(int sequences, int rows, int repeats) {
+    RETURN_IF_ERROR(FillContexts(sequences));
     std::vector<model::SequenceInput> inputs;
     for (int s = 0; s < sequences; ++s) inputs.push_back(Input(s, context_, rows, rows));
     return Measure(fmt::format("{}x{}", sequences, rows), repeats, [&]() -> Status {
@@ -78,6 +80,7 @@ class Bench {
   }
 
   Result<Column> Drafts(int sequences, int repeats) {
+    RETURN_IF_ERROR(FillContexts(sequences));
     std::vector<model::DraftInput> inputs;
     for (int s = 0; s < sequences; ++s)
       inputs.push_back({.slot = SlotId(s), .position = context_ - 1, .token = TokenAt(s, context_), .sampling = {}});
@@ -104,12 +107,11 @@ class Bench {
     return {.slot = SlotId(sequence), .start = start, .tokens = tokens, .blocks = blocks, .logit_rows = logit_rows};
   }
 
-  Status FillContexts() {
-    tokens_.resize(kSequencesMax);
-    blocks_.resize(kSequencesMax);
-    for (int s = 0; s < kSequencesMax; ++s) {
-      RETURN_IF_ERROR(loaded_->model().ResetSlot(loaded_->state(), SlotId(s), 0, {}));
-      const model::SequenceInput input = Input(s, 0, static_cast<int>(context_), 0);
+  // Of so many sequences.
+  Status FillContexts(int sequences) {
+    for (; filled_ < sequences; ++filled_) {
+      RETURN_IF_ERROR(loaded_->model().ResetSlot(loaded_->state(), SlotId(filled_), 0, {}));
+      const model::SequenceInput input = Input(filled_, 0, static_cast<int>(context_), 0);
       ASSIGN_OR_RETURN([[maybe_unused]] const float* logits, loaded_->model().Forward({&input, 1}, loaded_->state()));
     }
     return {};
@@ -138,18 +140,22 @@ class Bench {
   std::unique_ptr<engine::LoadedModel> loaded_;
   Watch* watch_ = nullptr;
   Position context_ = 0;
+  int filled_ = 0;
   std::vector<std::vector<TokenId>> tokens_;
   std::vector<std::vector<std::int32_t>> blocks_;
 };
 
-Status RunBench(const std::string& model_dir, const std::string& isa, int threads, int context, int repeats) {
+Status RunBench(const std::string& model_dir, const std::string& isa, int threads, int context, int repeats,
+                const std::string& only) {
   ASSIGN_OR_RETURN(Bench bench, Bench::Create(model_dir, isa, threads, context));
   std::vector<Column> columns;
-  for (const auto& [sequences, rows] : {std::pair{1, 1}, {2, 1}, {1, 6}, {4, 1}, {16, 1}, {16, 6}, {64, 1}}) {
+  for (const auto& [sequences, rows] : {std::pair{1, 1}, {2, 1}, {1, 3}, {1, 6}, {4, 1}, {16, 1}, {16, 6}, {64, 1}}) {
+    if (!only.empty() && only != fmt::format("{}x{}", sequences, rows)) continue;
     ASSIGN_OR_RETURN(Column column, bench.Step(sequences, rows, repeats));
     columns.push_back(std::move(column));
   }
   for (const int sequences : {1, 4, 16}) {
+    if (!only.empty() && only != fmt::format("draft {}", sequences)) continue;
     ASSIGN_OR_RETURN(Column column, bench.Drafts(sequences, repeats));
     columns.push_back(std::move(column));
   }
@@ -171,17 +177,18 @@ Status RunBench(const std::string& model_dir, const std::string& isa, int thread
 }  // namespace
 }  // namespace galley
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): the program ends with it
   CLI::App app("Time of decode steps and draft passes, op by op");
-  std::string model_dir = std::string(GALLEY_SOURCE_DIR) + "/models/nano", isa = "auto";
+  std::string model_dir = std::string(GALLEY_SOURCE_DIR) + "/models/nano", isa = "auto", only;
   int threads = 0, context = 96, repeats = 200;
   app.add_option("--model", model_dir, "model directory");
   app.add_option("--isa", isa, "instruction set");
   app.add_option("--threads", threads, "0: as many as the process may use");
   app.add_option("--context", context, "tokens of each sequence before the step")->check(CLI::Range(1, 900));
   app.add_option("--repeats", repeats, "steps of each shape")->check(CLI::Range(1, 100000));
+  app.add_option("--only", only, "one column, by its title; for profiles");
   CLI11_PARSE(app, argc, argv);
-  const galley::Status status = galley::RunBench(model_dir, isa, threads, context, repeats);
+  const galley::Status status = galley::RunBench(model_dir, isa, threads, context, repeats, only);
   if (status) return 0;
   fmt::print(stderr, "step_bench: {}\n", status.error().ToString());
   return 1;

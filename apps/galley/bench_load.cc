@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench_load.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -19,6 +21,15 @@ using Clock = std::chrono::steady_clock;
 
 double Since(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
+}
+
+double ProcessorSeconds() {
+  rusage usage{};
+  (void)getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
 // What one request went through. Written by the engine's thread until `ended`.
@@ -140,6 +151,7 @@ Result<LoadResult> RunLoad(engine::Engine& engine, std::span<const BenchRequest>
   bool cancelled = false;
   std::optional<Error> refused;
   const Clock::time_point begin = Clock::now();
+  const double cpu_begin = ProcessorSeconds();
   std::unique_lock lock(client.mutex);
   while (client.ended < static_cast<int>(ids.size()) || (ids.size() < requests.size() && !cancelled && !refused)) {
     const bool more = ids.size() < requests.size() && !cancelled && !refused;
@@ -168,13 +180,14 @@ Result<LoadResult> RunLoad(engine::Engine& engine, std::span<const BenchRequest>
     }
     lock.lock();
   }
-  const double seconds = Since(begin, Clock::now());
+  const double seconds = Since(begin, Clock::now()), cpu_seconds = ProcessorSeconds() - cpu_begin;
   if (cancelled) return Err(ErrorCode::kCancelled, "interrupted");
   if (refused) return Err(*refused);
   if (client.failure) return Err(*client.failure);
 
   LoadResult result = Summarise(client, requests);
   result.seconds = seconds;
+  result.cpu_seconds = cpu_seconds;
   const engine::EngineStats stats_after = StatsAfter(engine, before.finished + result.requests);
   const sched::SchedulerStats& after = stats_after.scheduler;
   result.speculation = stats_after.speculation;

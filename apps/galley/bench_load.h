@@ -31,6 +31,7 @@ struct LoadOptions {
 
 struct LoadResult {
   double seconds = 0;
+  double cpu_seconds = 0;  // of the process's threads together, waiting in loops included
   int requests = 0;
   std::int64_t prompt_tokens = 0, output_tokens = 0;
   Percentiles ttft_s;  // request to first token

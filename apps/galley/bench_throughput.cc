@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `galley bench throughput`: a synthetic workload through the engine at several concurrencies, with and without the
-// prefix cache and drafts if asked for. Rounds go over all points, so that a change of the machine's load meets them
-// alike, and forth and back in turn, so that none always comes first.
+// prefix cache and drafts if asked for; the latter beside a second run without, which shows the noise. Rounds go over
+// all points, so that a change of the machine's load meets them alike, and forth and back in turn, so that none always
+// comes first.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -23,13 +24,17 @@ namespace {
 
 using protocol::Json;
 
+// Whose drafts: as --speculation says, none, and none once more: what two equal points differ by is the noise.
+enum class Drafts { kAsAsked, kNone, kControl };
+constexpr const char* kDraftsName[] = {"", ", no drafts", ", control"};
+
 struct Settings {
   WorkloadOptions workload;
   engine::EngineOptions engine;
   std::vector<int> concurrency;
-  std::vector<bool> cache;   // of each concurrency: used, not used
-  std::vector<bool> drafts;  // of each of those, likewise
-  bool own_texts = false;    // prompts are the model's own texts, not random tokens
+  std::vector<bool> cache;     // of each concurrency: used, not used
+  std::vector<Drafts> drafts;  // of each of those
+  bool own_texts = false;      // prompts are the model's own texts, not random tokens
   int repeat = 1;
   double temperature = 1;
 };
@@ -37,12 +42,12 @@ struct Settings {
 struct Point {
   int concurrency = 1;
   bool cache = true;
-  bool drafts = true;  // as --speculation says
+  Drafts drafts = Drafts::kAsAsked;
   std::vector<LoadResult> runs;
   std::size_t middle = 0;  // the run of median duration (the longer of two)
   [[nodiscard]] const LoadResult& median() const { return runs[middle]; }
   [[nodiscard]] std::string name() const {
-    return fmt::format("{}{}{}", concurrency, cache ? "" : ", no cache", drafts ? "" : ", no drafts");
+    return fmt::format("{}{}{}", concurrency, cache ? "" : ", no cache", kDraftsName[static_cast<int>(drafts)]);
   }
 };
 
@@ -82,8 +87,11 @@ Result<Settings> ReadSettings(Context& context) {
   const std::string& cache = values.String("prefix-cache");
   if (cache != "off") settings.cache.push_back(true);
   if (cache != "on") settings.cache.push_back(false);
-  settings.drafts.push_back(true);
-  if (values.Bool("compare-drafts")) settings.drafts.push_back(false);
+  settings.drafts.push_back(Drafts::kAsAsked);
+  if (values.Bool("compare-drafts")) {
+    settings.drafts.push_back(Drafts::kNone);
+    settings.drafts.push_back(Drafts::kControl);
+  }
   settings.own_texts = values.String("prompts") == "own";
   settings.repeat = static_cast<int>(values.Int("repeat"));
   settings.temperature = values.Float("temperature");
@@ -110,16 +118,17 @@ Result<Settings> ReadSettings(Context& context) {
 }
 
 struct Engines {
-  std::unique_ptr<engine::Engine> main, without_drafts;  // the second one only for a comparison
+  std::vector<std::unique_ptr<engine::Engine>> each;  // by Drafts, those that are compared
+  [[nodiscard]] engine::Engine& of(Drafts drafts) const { return *each[static_cast<std::size_t>(drafts)]; }
 };
 
 Result<Engines> MakeEngines(const Settings& settings) {
   Engines engines;
-  ASSIGN_OR_RETURN(engines.main, engine::Engine::Create(settings.engine));
-  if (settings.drafts.size() < 2) return engines;
-  engine::EngineOptions plain = settings.engine;
-  plain.speculation = {.mode = engine::SpeculationMode::kOff, .draft_tokens = 0};
-  ASSIGN_OR_RETURN(engines.without_drafts, engine::Engine::Create(plain));
+  engine::EngineOptions options = settings.engine;
+  for (const Drafts drafts : settings.drafts) {
+    if (drafts != Drafts::kAsAsked) options.speculation = {.mode = engine::SpeculationMode::kOff, .draft_tokens = 0};
+    ASSIGN_OR_RETURN(engines.each.emplace_back(), engine::Engine::Create(options));
+  }
   return engines;
 }
 
@@ -127,7 +136,7 @@ std::vector<Point> MakePoints(const Settings& settings) {
   std::vector<Point> points;
   for (const int concurrency : settings.concurrency) {
     for (const bool cache : settings.cache) {
-      for (const bool drafts : settings.drafts) {
+      for (const Drafts drafts : settings.drafts) {
         points.push_back({.concurrency = concurrency, .cache = cache, .drafts = drafts, .runs = {}});
       }
     }
@@ -143,9 +152,9 @@ void FindMiddle(Point& point) {
 }
 
 Result<std::vector<Point>> Measure(Context& context, const Settings& settings, const Engines& engines) {
-  std::vector<BenchRequest> requests = MakeWorkload(settings.workload, OrdinaryTokens(*engines.main));
+  std::vector<BenchRequest> requests = MakeWorkload(settings.workload, OrdinaryTokens(engines.of(Drafts::kAsAsked)));
   const Interrupt interrupt;
-  if (settings.own_texts) RETURN_IF_ERROR(ContinueOwnTexts(*engines.main, requests));
+  if (settings.own_texts) RETURN_IF_ERROR(ContinueOwnTexts(engines.of(Drafts::kAsAsked), requests));
   std::vector<Point> points = MakePoints(settings);
   for (int round = 0; round < settings.repeat; ++round) {
     for (std::size_t i = 0; i < points.size(); ++i) {
@@ -160,8 +169,7 @@ Result<std::vector<Point>> Measure(Context& context, const Settings& settings, c
                                               at.output_tokens, at.seconds));
         return !interrupt.requested() && !context.terminal.output_closed();
       };
-      engine::Engine& engine = point.drafts ? *engines.main : *engines.without_drafts;
-      ASSIGN_OR_RETURN(LoadResult result, RunLoad(engine, requests, load, progress));
+      ASSIGN_OR_RETURN(LoadResult result, RunLoad(engines.of(point.drafts), requests, load, progress));
       point.runs.push_back(std::move(result));
     }
   }
@@ -191,6 +199,7 @@ struct Row {
 const std::vector<Row>& Rows() {
   static const std::vector<Row> rows = {
       {"seconds", [](const LoadResult& run) { return fmt::format("{:.2f}", run.seconds); }},
+      {"processor seconds", [](const LoadResult& run) { return fmt::format("{:.2f}", run.cpu_seconds); }},
       {"requests a second", [](const LoadResult& run) { return fmt::format("{:.2f}", run.PerSecond(run.requests)); }},
       {"prompt tokens a second",
        [](const LoadResult& run) { return fmt::format("{:.1f}", run.PerSecond(run.prompt_tokens)); }},
@@ -230,18 +239,26 @@ double Gain(const Point& point, const Point& base) {
          std::max(base.median().PerSecond(base.median().output_tokens), 1e-9);
 }
 
-// Output rates over those of another point, round by round, ascending: what both met alike cancels out.
-std::vector<double> RoundGains(const Point& point, const Point& base) {
+// Output tokens in each second, of a clock or of processors, over those of another point, round by round, ascending:
+// what both met alike cancels out.
+std::vector<double> RoundGains(const Point& point, const Point& base, double LoadResult::*seconds) {
   std::vector<double> gains;
   for (std::size_t round = 0; round < point.runs.size(); ++round) {
     const LoadResult &run = point.runs[round], &other = base.runs[round];
-    gains.push_back(run.PerSecond(run.output_tokens) / std::max(other.PerSecond(other.output_tokens), 1e-9));
+    gains.push_back(static_cast<double>(run.output_tokens) * other.*seconds /
+                    std::max(static_cast<double>(other.output_tokens) * run.*seconds, 1e-9));
   }
   std::ranges::sort(gains);
   return gains;
 }
 
-const Point* Find(const std::vector<Point>& points, int concurrency, bool cache, bool drafts) {
+// The middle of ascending numbers and those at a quarter and three quarters.
+std::string Quartiles(const std::vector<double>& sorted) {
+  const auto at = [&](std::size_t quarter) { return sorted[quarter * (sorted.size() - 1) / 4]; };
+  return fmt::format("{:.3f} ({:.3f} to {:.3f})", at(2), at(1), at(3));
+}
+
+const Point* Find(const std::vector<Point>& points, int concurrency, bool cache, Drafts drafts) {
   for (const Point& point : points) {
     if (point.concurrency == concurrency && point.cache == cache && point.drafts == drafts) return &point;
   }
@@ -254,7 +271,7 @@ const Point* WithoutCache(const std::vector<Point>& points, const Point& point) 
 }
 
 const Point* WithoutDrafts(const std::vector<Point>& points, const Point& point) {
-  return point.drafts ? Find(points, point.concurrency, point.cache, false) : nullptr;
+  return point.drafts == Drafts::kNone ? nullptr : Find(points, point.concurrency, point.cache, Drafts::kNone);
 }
 
 std::string Comparisons(const std::vector<Point>& points) {
@@ -267,13 +284,15 @@ std::string Comparisons(const std::vector<Point>& points) {
     }
     if (const Point* without = WithoutCache(points, point)) {
       text += fmt::format("{} at once{}, cache on ÷ off: {:.2f} times the output rate\n", point.concurrency,
-                          point.drafts ? "" : ", no drafts", Gain(point, *without));
+                          kDraftsName[static_cast<int>(point.drafts)], Gain(point, *without));
     }
     if (const Point* without = WithoutDrafts(points, point)) {
-      const std::vector<double> gains = RoundGains(point, *without);
-      text += fmt::format(
-          "{} at once{}, drafts on ÷ off: {:.3f} times the output rate (median of rounds; {:.3f} to {:.3f})\n",
-          point.concurrency, point.cache ? "" : ", no cache", gains[gains.size() / 2], gains.front(), gains.back());
+      text +=
+          fmt::format("{} at once{}, {} ÷ off: {} times the output rate, {} times the output of a processor second\n",
+                      point.concurrency, point.cache ? "" : ", no cache",
+                      point.drafts == Drafts::kControl ? "drafts off" : "drafts on",
+                      Quartiles(RoundGains(point, *without, &LoadResult::seconds)),
+                      Quartiles(RoundGains(point, *without, &LoadResult::cpu_seconds)));
     }
   }
   return text;
@@ -301,6 +320,7 @@ Json RunJson(const LoadResult& run) {
   Json limits(Json::Object{});
   for (const auto& [label, count] : run.hit_limits) limits.Set(label, count);
   return Json::MakeObject({{"seconds", run.seconds},
+                           {"cpu_seconds", run.cpu_seconds},
                            {"requests", run.requests},
                            {"prompt_tokens", run.prompt_tokens},
                            {"output_tokens", run.output_tokens},
@@ -334,13 +354,15 @@ std::string ReportJson(const Settings& settings, const std::vector<Point>& point
   for (const Point& point : points) {
     Json runs(Json::Array{});
     for (const LoadResult& run : point.runs) runs.Push(RunJson(run));
-    Json object =
-        Json::MakeObject({{"concurrency", point.concurrency}, {"prefix_cache", point.cache}, {"drafts", point.drafts}});
+    Json object = Json::MakeObject({{"concurrency", point.concurrency},
+                                    {"prefix_cache", point.cache},
+                                    {"drafts", point.drafts == Drafts::kAsAsked},
+                                    {"control", point.drafts == Drafts::kControl}});
     object.Set("gain_over_first", Gain(point, points.front()));
     if (const Point* without = WithoutCache(points, point)) object.Set("gain_over_no_cache", Gain(point, *without));
     if (const Point* without = WithoutDrafts(points, point)) {
       Json gains(Json::Array{});
-      for (const double gain : RoundGains(point, *without)) gains.Push(gain);
+      for (const double gain : RoundGains(point, *without, &LoadResult::seconds)) gains.Push(gain);
       object.Set("gains_over_no_drafts", std::move(gains));
     }
     object.Set("median", RunJson(point.median()));

@@ -21,15 +21,26 @@ bool MoreLikely(const Candidate& a, const Candidate& b) {
 
 // Index of the largest number, NaN never counting; nullopt when all are minus infinity or NaN.
 std::optional<TokenId> ArgMax(std::span<const float> logits) {
-  std::optional<TokenId> best;
-  float largest = -std::numeric_limits<float>::infinity();
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] > largest) {
-      largest = logits[i];
-      best = static_cast<TokenId>(i);
-    }
+  // The largest number first, in lanes, and then the first place that has it.
+  constexpr std::size_t kLanes = 16;
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  std::array<float, kLanes> lanes;
+  lanes.fill(kNone);
+  std::size_t at = 0;
+  for (; at + kLanes <= logits.size(); at += kLanes) {
+    for (std::size_t l = 0; l < kLanes; ++l) lanes[l] = logits[at + l] > lanes[l] ? logits[at + l] : lanes[l];
   }
-  return best;
+  float largest = kNone;
+  for (; at < logits.size(); ++at) largest = logits[at] > largest ? logits[at] : largest;
+  for (const float lane : lanes) largest = lane > largest ? lane : largest;
+  if (largest == kNone) return std::nullopt;
+  for (at = 0; at + kLanes <= logits.size(); at += kLanes) {
+    int found = 0;
+    for (std::size_t l = 0; l < kLanes; ++l) found |= logits[at + l] == largest ? 1 : 0;
+    if (found != 0) break;
+  }
+  while (logits[at] != largest) ++at;
+  return static_cast<TokenId>(at);
 }
 
 void KeepTopK(std::vector<Candidate>& candidates, std::size_t k) {

@@ -102,7 +102,11 @@ Status Executor::Prepare() {
   // to write it, so that a file that cannot be read can be made again.
   if (drafter_ != nullptr && speculation.adaptive && speculation.fixed_accepted < 0 && !speculation.on_round) {
     ASSIGN_OR_RETURN(calibration_, LoadCalibration(options_.model_dir));
-    planner_.emplace(sched::VerifyOptions{.drafts = speculation.draft_tokens}, decode_cost_);
+    sched::VerifyOptions options{.drafts = speculation.draft_tokens};
+    // Prompt lookup costs the same at every depth.
+    options.any_size = !loaded_.backend().repeats_steps();
+    if (options.any_size) options = sched::AnySize(options);
+    planner_.emplace(options, decode_cost_);
   }
   thread_ = std::thread([this] { Loop(); });
   return {};

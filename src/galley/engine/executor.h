@@ -149,6 +149,7 @@ class Executor {
     Position begin = 0;
     int drafted = 0;
     std::vector<float> confidences = {};  // [drafted], as the drafter gave them
+    std::size_t survivals = 0;            // where the planner's are in survivals_, as many as drafts
     const float* draft_logits = nullptr;  // [drafted][vocab_size], on the device; only with rejection sampling
 
     // Keeps the memory.
@@ -187,8 +188,8 @@ class Executor {
   void KeepRings(const StepJob& job);
   // Only so many of asks_, other ones each turn.
   void KeepAsks(std::size_t count, std::size_t turn);
-  // Of the proposals, as many drafts as the budget allows, best survivals first.
-  void ChooseLengths(int budget, std::span<const Proposal> proposals);
+  // Of the proposals, as many drafts as the plan allows, best survivals first.
+  void ChooseLengths(const sched::VerifyBudget& plan, std::span<const Proposal> proposals);
   // Tells the planner what the step came to.
   void ReportStep(const StepJob& job, double forward_us, double sampler_us, StepOutcome& outcome);
   // Masks of the step's draws are asked for.
@@ -242,6 +243,8 @@ class Executor {
   std::vector<int> lengths_;                                   // drafts to verify, as asks_
   double draft_us_ = 0;                                        // of the step
   int draft_budget_ = 0;                                       // of the step
+  int draft_size_ = 0;                                         // of its draft pass, as the planner counts
+  int depth_ = 1;                                              // survivals_ of each sequence
   std::vector<MaskJob> mask_jobs_;                             // of the step
   std::vector<int> mask_of_;                                   // [draws of the step] in mask_jobs_; -1: unconstrained
   std::vector<std::uint32_t> mask_words_;                      // of all of mask_jobs_

@@ -90,19 +90,20 @@ Status Executor::PlanVerify(const StepJob& job) {
 }
 
 Status Executor::ProposeDrafts(const StepJob& job) {
-  int budget = static_cast<int>(asks_.size()) * options_.speculation.draft_tokens;
+  sched::VerifyBudget plan{.drafts = static_cast<int>(asks_.size()) * options_.speculation.draft_tokens,
+                           .depth = options_.speculation.draft_tokens};
   if (planner_) {
     int rows = 0;
     for (const DraftAsk& ask : asks_) rows += ask.most;
     const auto running =
         static_cast<int>(std::ranges::count_if(verifies_, [](const Verify& v) { return !v.tokens.empty(); }));
-    const sched::VerifyBudget planned =
-        planner_->Next(job.plan.id, running, static_cast<int>(asks_.size()), running + rows);
-    budget = planned.drafts;
-    if (budget == 0) return {};
-    KeepAsks(static_cast<std::size_t>(planned.drafting), static_cast<std::size_t>(job.plan.id));
+    plan = planner_->Next(job.plan.id, running, static_cast<int>(asks_.size()), running + rows);
+    if (plan.drafts == 0) return {};
+    KeepAsks(static_cast<std::size_t>(plan.drafting), static_cast<std::size_t>(job.plan.id));
+    for (DraftAsk& ask : asks_) ask.most = std::min(ask.most, plan.depth);
   }
-  draft_budget_ = budget;
+  draft_budget_ = plan.drafts;
+  draft_size_ = plan.draft_size;
   const auto begin = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(const std::span<Proposal> proposals, drafter_->Propose(asks_));
   draft_us_ = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
@@ -110,11 +111,12 @@ Status Executor::ProposeDrafts(const StepJob& job) {
     for (std::size_t k = 0; k < asks_.size(); ++k) options_.speculation.alter(asks_[k], proposals[k]);
   }
   lengths_.assign(asks_.size(), options_.speculation.draft_tokens);
-  if (planner_) ChooseLengths(budget, proposals);
+  if (planner_) ChooseLengths(plan, proposals);
   for (std::size_t k = 0; k < asking_.size(); ++k) {
     Verify& verify = verifies_[asking_[k]];
     const std::vector<TokenId>& tokens = proposals[k].tokens;
     verify.drafted = static_cast<int>(tokens.size());
+    verify.survivals = k * static_cast<std::size_t>(plan.depth);
     const auto count = std::min(tokens.size(), static_cast<std::size_t>(lengths_[k]));
     verify.tokens.insert(verify.tokens.end(), tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count));
     verify.confidences.assign(proposals[k].confidences.begin(), proposals[k].confidences.end());
@@ -147,8 +149,8 @@ void Executor::KeepAsks(std::size_t count, std::size_t turn) {
   asking_.resize(count);
 }
 
-void Executor::ChooseLengths(int budget, std::span<const Proposal> proposals) {
-  const auto depth = static_cast<std::size_t>(options_.speculation.draft_tokens);
+void Executor::ChooseLengths(const sched::VerifyBudget& plan, std::span<const Proposal> proposals) {
+  const auto depth = static_cast<std::size_t>(plan.depth);
   survivals_.assign(proposals.size() * depth, 0);
   for (std::size_t k = 0; k < proposals.size(); ++k) {
     const std::span<float> own = std::span(survivals_).subspan(k * depth, depth);
@@ -157,7 +159,8 @@ void Executor::ChooseLengths(int budget, std::span<const Proposal> proposals) {
     }
     sched::ToSurvivals(own);
   }
-  sched::ChooseRows(survivals_, static_cast<int>(depth), budget, lengths_, sorted_);
+  depth_ = plan.depth;
+  sched::ChooseRows(survivals_, plan.depth, plan.drafts, lengths_, sorted_, plan.least);
 }
 
 void Executor::ReportStep(const StepJob& job, double forward_us, double sampler_us, StepOutcome& outcome) {
@@ -168,12 +171,13 @@ void Executor::ReportStep(const StepJob& job, double forward_us, double sampler_
   // Prompt rows of the same pass would count as time of the decode rows.
   const bool alone = job.plan.prefill.empty();
   const sched::VerifyCost::Measured measured{.rows = rows,
-                                             .drafting = draft_us_ > 0 ? static_cast<std::int64_t>(asks_.size()) : 0,
+                                             .drafting = draft_us_ > 0 ? draft_size_ : 0,
                                              .forward_us = alone ? forward_us : 0,
                                              .sampler_us = alone ? sampler_us : 0,
                                              .draft_us = draft_us_};
-  planner_->Report(job.plan.id, survivals_, options_.speculation.draft_tokens, measured);
+  planner_->Report(job.plan.id, survivals_, depth_, measured);
   const auto running = std::ranges::count_if(verifies_, [](const Verify& v) { return !v.tokens.empty(); });
+  if (alone) planner_->Judge(running, static_cast<std::int64_t>(outcome.tokens.size()), measured);
   if (alone && draft_us_ > 0)
     outcome.saved_us = planner_->Saved(running, static_cast<std::int64_t>(outcome.tokens.size()), measured);
 }
@@ -330,7 +334,13 @@ Status Executor::DrawVerified(const StepJob& job, std::size_t decode, std::span<
   if (options_.speculation.on_round && !result.stop && !drafts.empty() && drafts.size() == verify.confidences.size()) {
     options_.speculation.on_round({.confidences = verify.confidences, .accepted = accepted});
   }
-  if (planner_ && !drafts.empty()) planner_->Accepted(history.quench, static_cast<int>(drafts.size()), accepted);
+  // Drafts that are not worth verifying had their price as well.
+  if (planner_ && verify.drafted > 0) {
+    // A round that ended the text says nothing of the drafts behind.
+    const std::size_t judged =
+        result.stop ? std::min(drafts.size(), static_cast<std::size_t>(accepted)) : drafts.size();
+    planner_->Accepted(history.quench, std::span(survivals_).subspan(verify.survivals, judged), accepted);
+  }
   outcome.drafts[at] = {.drafted = verify.drafted, .verified = static_cast<int>(drafts.size()), .accepted = accepted};
   return {};
 }

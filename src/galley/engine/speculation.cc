@@ -37,14 +37,19 @@ class HeadDrafter final : public Drafter {
 
   [[nodiscard]] Result<std::span<Proposal>> Propose(std::span<const DraftAsk> asks) override {
     inputs_.clear();
+    int depth = 0;
     for (const DraftAsk& ask : asks) {
       inputs_.push_back({.slot = ask.slot,
                          .position = ask.newest - 1,
                          .token = ask.output.back(),
                          .decoder_floor = ask.decoder_floor,
                          .sampling = ask.sampling});
+      depth = std::max(depth, ask.most);
     }
-    ASSIGN_OR_RETURN(const std::span<const model::Draft> drafts, loaded_.model().Drafts(inputs_, loaded_.state()));
+    // One depth for all, and always the same where steps of every shape are recorded.
+    depth = loaded_.backend().repeats_steps() ? 0 : std::min(depth, loaded_.config().dspark.block_size);
+    ASSIGN_OR_RETURN(const std::span<const model::Draft> drafts,
+                     loaded_.model().Drafts(inputs_, loaded_.state(), depth));
     CHECK(asks.size() <= proposals_.size()) << asks.size() << " sequences ask for drafts";
     for (std::size_t i = 0; i < asks.size(); ++i) {
       const auto count =

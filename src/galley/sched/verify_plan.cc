@@ -12,12 +12,21 @@ namespace {
 
 // Weight of the newest step in the average of survivals. Less means less noise where few sequences run.
 constexpr double kNewest = 0.05;
-// Weight of the newest step in the correction of the cost curve.
-constexpr double kCorrectionStep = 0.2;
+constexpr double kNewestPooled = 0.02;
+// Survival from which on a trial verifies drafts where none are best.
+constexpr float kTrialLeast = 0.5F;
+// Weight of the newest step in the correction of the cost curve, and in the machine's speed.
+constexpr double kCorrectionStep = 0.2, kSpeedStep = 0.1;
 // Of the sequences that could have drafts one in so many gets some in a trial where none is best.
 constexpr int kTrialPart = 8;
 // No part of a step takes longer, in microseconds.
 constexpr double kLongest = 3.6e9;
+// Steps between trials, at most, while drafts gain less than the second of these.
+constexpr int kComparedEvery = 64;
+constexpr double kClear = 1.25;
+// Worth of steps with drafts, of that of steps without, below which they wait; weight of the newest of either; and of
+// each step without towards trying again: about one lost step of a hundred.
+constexpr double kWorthLeast = 0.97, kWorthStep = 1.0 / 32, kForgets = 1.0 / 512;
 // A budget that is better by this factor is another one.
 constexpr double kChanged = 1.04;
 
@@ -74,24 +83,44 @@ double SurvivalCurve::Gain(double part) const {
   return gain_[kv::Idx(below)] * (1 - rest) + gain_[kv::Idx(below + 1)] * rest;
 }
 
+double VerifyCost::Total(double forward_us, double rows, std::int64_t drafting) const {
+  const double draft_us = draft_.Predict(drafting);
+  return forward_us * correction_ + draft_us * (speed_apart_ ? correction_ : 1) + sampler_row_us_ * rows;
+}
+
 double VerifyCost::Predict(std::int64_t rows, std::int64_t drafting) const {
-  return forward_->Predict(rows) * correction_ + sampler_row_us_ * static_cast<double>(rows) + draft_.Predict(drafting);
+  return Total(forward_->Predict(rows), static_cast<double>(rows), drafting);
+}
+
+double VerifyCost::PredictMean(double rows, std::int64_t drafting) const {
+  const double below = std::floor(rows), rest = rows - below;
+  const auto whole = static_cast<std::int64_t>(below);
+  const double forward = forward_->Predict(whole) * (1 - rest) + (rest > 0 ? forward_->Predict(whole + 1) * rest : 0);
+  return Total(forward, rows, drafting);
 }
 
 void VerifyCost::Observe(const Measured& measured) {
   const auto known = [](double us) { return us > 0 && us < kLongest; };  // NaN is not
-  if (measured.rows > 0 && known(measured.forward_us)) {
+  if (measured.rows > 0 && known(measured.forward_us) && !speed_apart_) {
     forward_->Observe(measured.rows, measured.forward_us);
     // The curve has taken its part already; what is left is what all sizes have in common now and had not before.
     const double ratio = std::clamp(measured.forward_us / forward_->Predict(measured.rows), 0.8, 1.25);
     correction_ += kCorrectionStep * (ratio - correction_);
+  } else if (measured.rows > 0 && known(measured.forward_us)) {
+    // What all sizes have in common is told apart from what this one costs, or sizes that did not run for a while would
+    // look cheap whenever the machine is slow, and be chosen.
+    const double ratio = measured.forward_us / (forward_->Predict(measured.rows) * correction_);
+    if (ratio > 0) correction_ *= 1 + kSpeedStep * (std::clamp(ratio, 0.8, 1.25) - 1);
+    correction_ = std::clamp(correction_, 0.05, 20.0);
+    forward_->Observe(measured.rows, measured.forward_us / correction_);
   }
   if (measured.rows > 0 && known(measured.sampler_us)) {
     const double each = measured.sampler_us / static_cast<double>(measured.rows);
     sampler_row_us_ = sampler_seen_ ? sampler_row_us_ + 0.1 * (each - sampler_row_us_) : each;
     sampler_seen_ = true;
   }
-  if (measured.drafting > 0 && known(measured.draft_us)) draft_.Observe(measured.drafting, measured.draft_us);
+  if (measured.drafting > 0 && known(measured.draft_us))
+    draft_.Observe(measured.drafting, measured.draft_us / (speed_apart_ ? correction_ : 1));
 }
 
 VerifyBudget PlanBudget(const SurvivalCurve& curve, int sequences, int drafting, int per_sequence, int drafts_most,
@@ -104,6 +133,9 @@ VerifyBudget PlanBudget(const SurvivalCurve& curve, int sequences, int drafting,
     const double gain = drafting * curve.Gain(static_cast<double>(drafts) / all);
     const VerifyBudget budget{.drafts = drafts,
                               .drafting = drafting,
+                              .depth = per_sequence,
+                              .draft_size = drafting,
+                              .expected_rows = static_cast<double>(drafts),
                               .expected_tokens = sequences + gain,
                               .predicted_us = cost.Predict(sequences + drafts, drafting)};
     if (best.drafts == 0 || budget.rate() > best.rate()) best = budget;
@@ -124,8 +156,37 @@ VerifyBudget PlanBudget(const SurvivalCurve& curve, int sequences, int drafting,
   return best;
 }
 
+VerifyBudget PlanDepth(const SurvivalClasses& classes, int sequences, int drafting, int depth_most, int drafts_most,
+                       const VerifyCost& cost) {
+  VerifyBudget best;
+  if (drafting < 1 || drafts_most < 1) return best;
+  // Rows and tokens of a sequence's first `depth` drafts, by class.
+  std::array<double, SurvivalClasses::kClasses> rows{}, gain{};
+  for (int depth = 1; depth <= std::min(depth_most, classes.places()); ++depth) {
+    double rows_above = 0, gain_above = 0;
+    for (int at = SurvivalClasses::kClasses - 1; at >= 0; --at) {
+      rows[kv::Idx(at)] += classes.Rows(depth - 1, at);
+      gain[kv::Idx(at)] += classes.Gain(depth - 1, at);
+      if (rows[kv::Idx(at)] < 1e-6) continue;
+      rows_above += rows[kv::Idx(at)];
+      gain_above += gain[kv::Idx(at)];
+      const double verified = std::min(drafting * rows_above, static_cast<double>(drafts_most));
+      const VerifyBudget budget{.drafts = std::min(drafting * depth, drafts_most),
+                                .drafting = drafting,
+                                .depth = depth,
+                                .least = SurvivalClasses::Lowest(at),
+                                .draft_size = drafting * depth,
+                                .expected_rows = verified,
+                                .expected_tokens = sequences + gain_above * verified / rows_above,
+                                .predicted_us = cost.PredictMean(sequences + verified, drafting * depth)};
+      if (best.drafts == 0 || budget.rate() > best.rate()) best = budget;
+    }
+  }
+  return best;
+}
+
 void ChooseRows(std::span<const float> survivals, int per_sequence, int budget, std::span<int> lengths,
-                std::vector<float>& scratch) {
+                std::vector<float>& scratch, float lowest) {
   CHECK(survivals.size() == lengths.size() * kv::Idx(per_sequence)) << survivals.size() << " " << lengths.size();
   std::ranges::fill(lengths, 0);
   const auto total = static_cast<int>(survivals.size());
@@ -134,7 +195,7 @@ void ChooseRows(std::span<const float> survivals, int per_sequence, int budget, 
   // The smallest survival that is taken; ties go to the front, so that every device chooses alike.
   scratch.assign(survivals.begin(), survivals.end());
   std::ranges::nth_element(scratch, scratch.begin() + taken - 1, std::greater<>());
-  const float least = scratch[kv::Idx(taken - 1)];
+  const float least = std::max(scratch[kv::Idx(taken - 1)], lowest);
   int ties = taken - static_cast<int>(std::ranges::count_if(survivals, [&](float s) { return s > least; }));
   // A sequence's survivals do not grow, so what is taken of it is its front.
   for (int i = 0; i < total; ++i) {
@@ -144,42 +205,86 @@ void ChooseRows(std::span<const float> survivals, int per_sequence, int budget, 
 }
 
 VerifyPlanner::VerifyPlanner(const VerifyOptions& options, CostCurve& forward)
-    : options_(options), cost_(forward, options.draft_cost), trial_gap_(options.trial_steps) {}
+    : options_(options), cost_(forward, options.draft_cost, options.any_size), trial_gap_(options.trial_steps) {}
 
 VerifyBudget VerifyPlanner::Next(StepId step, int sequences, int drafting, int rows_most) {
   for (Seen& seen : waiting_) {
     if (seen.step < 0 || seen.step > step - 2) continue;
-    average_.Blend(seen.curve, std::max(kNewest, 1.0 / ++averaged_));
+    ++averaged_;
+    average_.Blend(seen.curve, std::max(kNewest, 1.0 / averaged_));
+    classes_.Blend(seen.classes, std::max(kNewestPooled, 1.0 / averaged_));
     seen.step = -1;
   }
   const int most = std::min(rows_most - sequences, drafting * options_.drafts);
   const VerifyBudget none = Priced(0, sequences, drafting);
   ++since_trial_;
   if (most < 1) return none;
-  VerifyBudget best = PlanBudget(average_, sequences, drafting, options_.drafts, most, cost_);
-  if (best.rate() < none.rate() * options_.gain_least) best = none;
+  VerifyBudget best = options_.any_size ? PlanDepth(classes_, sequences, drafting, options_.drafts, most, cost_)
+                                        : PlanBudget(average_, sequences, drafting, options_.drafts, most, cost_);
+  const bool seen_to_lose = options_.any_size && drafted_worth_ < kWorthLeast * plain_worth_;
+  if (best.rate() < none.rate() * options_.gain_least || seen_to_lose) best = none;
   // What was best before is clearly worse now: something has changed, so it is worth trying more often again.
-  const VerifyBudget before = Priced(std::min(last_.drafts, most), sequences, drafting);
+  const VerifyBudget before = options_.any_size && last_.drafts > 0
+                                  ? PricedDepth(last_.depth, last_.least, sequences, drafting, most)
+                                  : Priced(std::min(last_.drafts, most), sequences, drafting);
   if (best.rate() > kChanged * before.rate()) trial_gap_ = options_.trial_steps;
   last_ = best;
   if (best.drafts > 0) {
-    draft_price_ = (best.predicted_us - cost_.Predict(sequences + best.drafts, 0)) / drafting;
-    row_price_ = (cost_.Predict(sequences + best.drafts, 0) - cost_.Predict(sequences, 0)) / best.drafts;
+    const double undrafted_us = cost_.PredictMean(sequences + best.expected_rows, 0);
+    draft_price_ = (best.predicted_us - undrafted_us) / drafting;
+    if (best.expected_rows > 0) row_price_ = (undrafted_us - cost_.Predict(sequences, 0)) / best.expected_rows;
   }
-  if (since_trial_ < trial_gap_ && !average_.empty()) return best;
+  if (since_trial_ < trial_gap_ && knows_survivals()) return best;
   since_trial_ = 0;
-  trial_gap_ = std::min(trial_gap_ * 2, options_.trial_steps_most);
-  return Try(best, sequences, drafting, most);
+  // Where drafts gain little, a step without is what they must be measured against.
+  const bool doubtful = options_.any_size && best.drafts > 0 && best.rate() < kClear * none.rate();
+  const int gap_most = doubtful ? kComparedEvery : options_.trial_steps_most;
+  trial_gap_ = std::min(trial_gap_ * 2, std::max(gap_most, options_.trial_steps));
+  return options_.any_size ? TryDepth(best, sequences, drafting, most) : Try(best, sequences, drafting, most);
 }
 
 VerifyBudget VerifyPlanner::Priced(int drafts, int sequences, int drafting) const {
   VerifyBudget budget{.drafts = drafts,
                       .drafting = drafts > 0 ? drafting : 0,
+                      .depth = drafts > 0 ? options_.drafts : 0,
+                      .draft_size = drafts > 0 ? drafting : 0,
+                      .expected_rows = static_cast<double>(drafts),
                       .expected_tokens = static_cast<double>(sequences),
                       .predicted_us = cost_.Predict(sequences + drafts, drafts > 0 ? drafting : 0)};
   if (drafts > 0)
     budget.expected_tokens += drafting * average_.Gain(static_cast<double>(drafts) / (drafting * options_.drafts));
   return budget;
+}
+
+VerifyBudget VerifyPlanner::PricedDepth(int depth, float least, int sequences, int drafting, int most) const {
+  VerifyBudget budget{.drafts = std::min(drafting * depth, most),
+                      .drafting = drafting,
+                      .depth = depth,
+                      .least = least,
+                      .draft_size = drafting * depth,
+                      .expected_tokens = static_cast<double>(sequences)};
+  for (int place = 0; place < std::min(depth, classes_.places()); ++place) {
+    for (int at = 0; at < SurvivalClasses::kClasses; ++at) {
+      if (SurvivalClasses::Lowest(at) < least) continue;
+      budget.expected_rows += drafting * classes_.Rows(place, at);
+      budget.expected_tokens += drafting * classes_.Gain(place, at);
+    }
+  }
+  budget.predicted_us = cost_.PredictMean(sequences + budget.expected_rows, budget.draft_size);
+  return budget;
+}
+
+// None and another depth in turn. Where none is best, all depths of a few sequences, but of their drafts only what is
+// likely: a trial that is likely to lose must not cost what drafting for everybody does.
+VerifyBudget VerifyPlanner::TryDepth(const VerifyBudget& best, int sequences, int drafting, int most) {
+  if (best.drafts == 0)
+    return PricedDepth(options_.drafts, kTrialLeast, sequences, std::max(1, drafting / kTrialPart), most);
+  const int number = trials_++;
+  if (number % 2 == 0) return Priced(0, sequences, drafting);
+  // The deepest one every other time: it is the only one that says how likely its last drafts are.
+  const int depth = number % 4 == 1 ? options_.drafts : 1 + number / 4 % options_.drafts;
+  // And a little less likely ones than pay, so that it is seen whether they do.
+  return PricedDepth(depth, best.least * 0.75F, sequences, drafting, most);
 }
 
 // Another size in turn: none, half, double. Where none is best, a few rows of a few sequences: a trial that is likely
@@ -202,7 +307,12 @@ void VerifyPlanner::Report(StepId step, std::span<const float> survivals, int pe
   for (Seen& seen : waiting_) {
     if (seen.step < place->step) place = &seen;
   }
-  *place = {.step = step, .curve = SurvivalCurve::Of(survivals, per_sequence)};
+  *place = {.step = step, .curve = {}, .classes = {}};
+  if (options_.any_size) {
+    place->classes = SurvivalClasses::Of(survivals, per_sequence);
+  } else {
+    place->curve = SurvivalCurve::Of(survivals, per_sequence);
+  }
 }
 
 double VerifyPlanner::Saved(std::int64_t sequences, std::int64_t tokens, const VerifyCost::Measured& measured) const {
@@ -211,10 +321,28 @@ double VerifyPlanner::Saved(std::int64_t sequences, std::int64_t tokens, const V
   return steps * cost_.Predict(sequences, 0) - measured.forward_us - measured.sampler_us - measured.draft_us;
 }
 
+void VerifyPlanner::Judge(std::int64_t sequences, std::int64_t tokens, const VerifyCost::Measured& measured) {
+  const double us = measured.forward_us + measured.sampler_us + measured.draft_us;
+  if (sequences < 1 || !(measured.forward_us > 0 && us < kLongest)) return;
+  const double plain_us = cost_.Predict(sequences, 0);
+  const double worth = std::min(static_cast<double>(tokens) / static_cast<double>(sequences) * plain_us / us, 8.0);
+  if (measured.drafting > 0) {
+    drafted_worth_ += kWorthStep * (worth - drafted_worth_);
+    return;
+  }
+  plain_worth_ += kWorthStep * (worth - plain_worth_);
+  drafted_worth_ += kForgets * (plain_worth_ - drafted_worth_);
+}
+
 bool VerifyPlanner::Drafts(QuenchState& sequence) const {
   if (sequence.rest == 0) return true;
   --sequence.rest;
   return false;
+}
+
+void VerifyPlanner::Accepted(QuenchState& sequence, std::span<const float> survivals, int accepted) {
+  for (std::size_t i = 0; i < survivals.size(); ++i) classes_.Verified(survivals[i], static_cast<int>(i) < accepted);
+  Accepted(sequence, static_cast<int>(survivals.size()), accepted);
 }
 
 // Drafting pays for a sequence when the tokens it brings are worth more, at the step's rate, than its share of the

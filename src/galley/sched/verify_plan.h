@@ -14,6 +14,7 @@
 
 #include "galley/sched/cost_curve.h"
 #include "galley/sched/step_plan.h"
+#include "galley/sched/survival_classes.h"
 
 namespace galley::sched {
 
@@ -44,15 +45,20 @@ class SurvivalCurve {
 // and the learnt times of sampling and drafting.
 class VerifyCost {
  public:
-  // `forward` outlives it.
-  VerifyCost(CostCurve& forward, const CostCurve::Prior& draft) : forward_(&forward), draft_(draft) {}
+  // `forward` outlives it. `speed_apart`: the machine's speed of the moment, which goes with all of the work, is told
+  // apart from what a size costs; for processors that others use too. Otherwise the curve takes what it sees, and the
+  // correction is what is left.
+  VerifyCost(CostCurve& forward, const CostCurve::Prior& draft, bool speed_apart = false)
+      : forward_(&forward), draft_(draft), speed_apart_(speed_apart) {}
 
-  // Without drafting when `drafting` is 0.
+  // `drafting`: size of the draft pass, VerifyBudget::draft_size; without one when it is 0.
   [[nodiscard]] double Predict(std::int64_t rows, std::int64_t drafting) const;
+  // On average over steps with so many rows on average; in between, the curve is taken to be linear.
+  [[nodiscard]] double PredictMean(double rows, std::int64_t drafting) const;
 
   struct Measured {
     std::int64_t rows = 0;      // of the decode launch
-    std::int64_t drafting = 0;  // sequences that drafts were proposed for
+    std::int64_t drafting = 0;  // size of the draft pass
     double forward_us = 0;      // 0: unknown, of each; or, of this one, the curve has been told already
     double sampler_us = 0;
     double draft_us = 0;
@@ -60,16 +66,23 @@ class VerifyCost {
   void Observe(const Measured& measured);
 
  private:
+  [[nodiscard]] double Total(double forward_us, double rows, std::int64_t drafting) const;
+
   CostCurve* forward_;
   CostCurve draft_;
+  bool speed_apart_;
   double correction_ = 1;
   double sampler_row_us_ = 0;
   bool sampler_seen_ = false;
 };
 
 struct VerifyBudget {
-  int drafts = 0;    // rows to verify beside each sequence's newest token; 0: propose no drafts at all
-  int drafting = 0;  // sequences to propose drafts for; fewer than could have some where only trying
+  int drafts = 0;            // rows to verify beside each sequence's newest token, at most; 0: propose no drafts at all
+  int drafting = 0;          // sequences to propose drafts for; fewer than could have some where only trying
+  int depth = 0;             // drafts to propose for each of them
+  float least = 0;           // drafts of less survival are not verified, though there is room
+  int draft_size = 0;        // of the draft pass: its sequences, or with VerifyOptions::any_size its rows
+  double expected_rows = 0;  // of `drafts`
   double expected_tokens = 0;
   double predicted_us = 0;
   [[nodiscard]] double rate() const { return predicted_us > 0 ? expected_tokens / predicted_us : 0; }
@@ -84,19 +97,39 @@ struct VerifyBudget {
 // Verify lengths: of all drafts those with the best survivals, `budget` of them or all. `survivals` has `per_sequence`
 // entries a sequence, none growing; equal ones are taken from the front. What the device does, as an oracle and for
 // backends that run on the host. `lengths` has one place a sequence.
+// Less than `least` is not taken.
 void ChooseRows(std::span<const float> survivals, int per_sequence, int budget, std::span<int> lengths,
-                std::vector<float>& scratch);
+                std::vector<float>& scratch, float least = 0);
+
+// The best plan where steps may have any number of rows: how deep to draft, and from which survival on a draft is worth
+// its row. That survival decides, not a count, so that a step verifies much where much is likely and nothing where
+// nothing is: on nano, one sequence, reckoned as 1.31 against 1.15 times the rate. Cost is taken at the mean number of
+// rows.
+[[nodiscard]] VerifyBudget PlanDepth(const SurvivalClasses& classes, int sequences, int drafting, int depth_most,
+                                     int drafts_most, const VerifyCost& cost);
 
 struct VerifyOptions {
   int drafts = 5;  // proposed for a sequence, at most
+  // Steps may have any number of rows and drafts any depth, at no other cost than that of the rows (a backend that does
+  // not repeat recorded steps): plans are those of PlanDepth.
+  bool any_size = false;
   // Gain below which drafting counts as not worth its trouble.
   double gain_least = 1.005;
   // Steps between trials of another budget: the cost of sizes that never run is not known. Doubles up to the second as
   // long as trials change nothing. Where no drafts are best, a trial is of an eighth of the sequences.
   int trial_steps = 8;
   int trial_steps_most = 256;
+  // By draft_size. Where depth is planned it is better too low for a small pass: that gets it tried.
   CostCurve::Prior draft_cost = {.base_us = 300, .row_us = 2};
 };
+// For a backend whose steps may have any size. The gain must pay for the head's rings as well, which steps beside it
+// keep (on nano 3.6 % of a step).
+[[nodiscard]] constexpr VerifyOptions AnySize(VerifyOptions options) {
+  options.any_size = true;
+  options.gain_least = 1.03;
+  options.draft_cost = {.base_us = 100, .row_us = 100};
+  return options;
+}
 
 // Of one sequence; plain data in the caller's hands.
 struct QuenchState {
@@ -121,12 +154,16 @@ class VerifyPlanner {
   // Microseconds that a step with drafts took less than as many tokens without would have; negative when it lost.
   [[nodiscard]] double Saved(std::int64_t sequences, std::int64_t tokens, const VerifyCost::Measured& measured) const;
 
+  // What a step without prompt rows came to, after Report: what drafts bring is not only predicted but seen, and where
+  // steps with them have been slower for their tokens than steps without, they wait, whatever the prediction says.
+  void Judge(std::int64_t sequences, std::int64_t tokens, const VerifyCost::Measured& measured);
+
   // Steps before a trial in which drafts are made ready (a draft head's rings are kept), so that the trial finds them
   // as good as they are.
   static constexpr int kReadyBefore = 48;
   // Whether the next steps may propose drafts at all, and for the sequence.
   [[nodiscard]] bool DraftsSoon() const {
-    return last_.drafts > 0 || average_.empty() || trial_gap_ - since_trial_ <= kReadyBefore;
+    return last_.drafts > 0 || !knows_survivals() || trial_gap_ - since_trial_ <= kReadyBefore;
   }
   [[nodiscard]] static bool DraftsSoon(const QuenchState& sequence) { return sequence.rest <= kReadyBefore; }
 
@@ -134,22 +171,32 @@ class VerifyPlanner {
   [[nodiscard]] bool Drafts(QuenchState& sequence) const;
   // Drafts of the sequence that were verified and accepted in a step.
   void Accepted(QuenchState& sequence, int verified, int accepted) const;
+  // The same with the survivals of those that were verified, for what such survivals are worth.
+  void Accepted(QuenchState& sequence, std::span<const float> survivals, int accepted);
 
  private:
   struct Seen {
     StepId step = -1;
     SurvivalCurve curve;
+    SurvivalClasses classes;
   };
   // What so many drafts bring and cost.
   [[nodiscard]] VerifyBudget Priced(int drafts, int sequences, int drafting) const;
+  // The same for plans of PlanDepth.
+  [[nodiscard]] VerifyBudget PricedDepth(int depth, float least, int sequences, int drafting, int most) const;
+  [[nodiscard]] VerifyBudget TryDepth(const VerifyBudget& best, int sequences, int drafting, int most);
+  [[nodiscard]] bool knows_survivals() const { return averaged_ > 0; }
   [[nodiscard]] VerifyBudget Try(const VerifyBudget& best, int sequences, int drafting, int most);
 
   VerifyOptions options_;
   VerifyCost cost_;
   SurvivalCurve average_;        // of reports that may be used for any step from now on
+  SurvivalClasses classes_;      // the same; only one of the two is kept
   int averaged_ = 0;             // reports in it
   std::array<Seen, 4> waiting_;  // newer ones
   VerifyBudget last_;            // chosen for its own sake
+  double drafted_worth_ = 1;     // tokens of steps with drafts, as plain steps in their time
+  double plain_worth_ = 1;       // the same of steps without
   double row_price_ = 0;         // of a verified draft at the last budget
   double draft_price_ = 0;       // of drafting for one sequence
   int since_trial_ = 0;

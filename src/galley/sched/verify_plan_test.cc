@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -124,6 +125,71 @@ TEST_F(VerifyPlan, FindsTheEdgeOfATile) {
   std::vector<float> survivals;
   for (int i = 0; i < 32; ++i) survivals.insert(survivals.end(), {0.6F, 0.4F, 0.3F, 0.25F, 0.2F});
   EXPECT_EQ(PlanBudget(SurvivalCurve::Of(survivals, 5), 32, 32, 5, 160, cost).drafts, 32);
+}
+
+// One sequence, drafts of survival 0.95 or 0.25 by turns, the second 0.9 and 0.05. A row costs 100 us beside 1000, so
+// a draft is worth verifying from about 0.15 on: the likely ones are, and of the others the first. Drafting takes 50 us
+// and 10 a row. Tokens of two drafts: 1 + 0.6 + 0.45; rows 1 + 1.5.
+TEST_F(VerifyPlan, SurvivalDecidesWhatIsVerifiedAndHowDeepItDrafts) {
+  SurvivalClasses classes;
+  EXPECT_TRUE(classes.empty());
+  const float steps[] = {0.95F, 0.9F, 0.25F, 0.05F};
+  classes.Blend(SurvivalClasses::Of(steps, 2), 0.5);  // the first is taken whole
+  const VerifyBudget both = PlanDepth(classes, 1, 1, 2, 2, cost_);
+  EXPECT_EQ(both.depth, 2);
+  EXPECT_GT(both.least, 0.05F);
+  EXPECT_LE(both.least, 0.25F);
+  EXPECT_NEAR(both.expected_rows, 1.5, 1e-6);
+  EXPECT_NEAR(both.expected_tokens, 1 + 0.6 + 0.45, 1e-6);
+  EXPECT_NEAR(both.predicted_us, 1000 + 150 + 50 + 10, 1e-6);
+  std::vector<int> lengths(2);
+  ChooseRows(steps, 2, 4, lengths, scratch, both.least);
+  EXPECT_EQ(lengths, (std::vector<int>{2, 1}));
+  EXPECT_EQ(PlanDepth(classes, 1, 1, 2, 1, cost_).drafts, 1);  // no room for more
+  EXPECT_EQ(PlanDepth(classes, 1, 0, 2, 2, cost_).drafts, 0);
+  // Where a second row of the draft pass takes longer than a step, one is drafted.
+  VerifyCost dear(curve_, {.base_us = 50, .row_us = 2000});
+  EXPECT_EQ(PlanDepth(classes, 1, 1, 2, 2, dear).depth, 1);
+}
+
+// Of 800 drafts that should survive by 0.9 one in two does, so they count little more than half: (400 e + 8) / (720 e +
+// 8), where e is what is left of them, (1 - (1 - 1/512)^800) * 512 / 800 = 0.506. Others are believed.
+TEST_F(VerifyPlan, ConfidencesThatDoNotComeTrueCountLess) {
+  SurvivalClasses classes;
+  const float steps[] = {0.9F, 0.5F};
+  classes.Blend(SurvivalClasses::Of(steps, 1), 1);
+  const auto mean = [&] {
+    double sum = 0;
+    for (int at = 0; at < SurvivalClasses::kClasses; ++at) sum += classes.Gain(0, at);
+    return sum;
+  };
+  EXPECT_NEAR(mean(), 0.7, 1e-6);
+  for (int i = 0; i < 800; ++i) classes.Verified(0.9F, i % 2 == 0);
+  EXPECT_NEAR(mean(), 0.25 + 0.45 * (400 * 0.506 + 8) / (720 * 0.506 + 8), 0.01);
+  classes.Verified(std::numeric_limits<float>::quiet_NaN(), true);
+  EXPECT_TRUE(std::isfinite(mean()));
+}
+
+// Predictions say that drafts pay, and steps with them take five times as long as predicted for what they bring: they
+// wait, though now and then they are tried.
+TEST(PlannerJudges, DraftsThatAreSeenToLoseWait) {
+  CostCurve curve({.base_us = 1000, .row_us = 10});
+  VerifyPlanner planner(AnySize({.drafts = 2}), curve);
+  int drafted = 0;
+  for (StepId step = 0; step < 2000; ++step) {
+    const VerifyBudget budget = planner.Next(step, 1, 1, 3);
+    const std::vector<float> survivals(static_cast<std::size_t>(budget.drafting * budget.depth), 0.9F);
+    const VerifyCost::Measured measured{.rows = 1 + budget.drafts,
+                                        .drafting = budget.draft_size,
+                                        .forward_us = 1000,
+                                        .sampler_us = 0,
+                                        .draft_us = budget.drafts > 0 ? 100.0 : 0};
+    planner.Report(step, survivals, budget.depth, measured);
+    planner.Judge(1, 1, measured);  // nothing is ever accepted
+    if (step >= 1000 && budget.drafts > 0) ++drafted;
+  }
+  EXPECT_GE(drafted, 1);
+  EXPECT_LE(drafted, 60);
 }
 
 class PlannerTest : public testing::Test {

@@ -28,22 +28,23 @@ class VerifyWorld {
     for (int i = 0; i < setting.sequences; ++i) logits_.push_back(Renewed(0, i));
   }
 
-  // Survivals of the step's drafts, kDrafts a sequence.
-  void Draft(int step, const std::vector<int>& sequences) {
+  // Survivals of the step's drafts, `depth` a sequence.
+  void Draft(int step, const std::vector<int>& sequences, int depth = kDrafts) {
+    depth_ = depth;
     survivals_.clear();
     confidences_.clear();
     for (const int index : sequences) {
       const double mood =
           logits_[static_cast<std::size_t>(index)] + setting_.traffic.spread * Normal(kMood, step, index);
-      for (int i = 0; i < kDrafts; ++i) {
+      for (int i = 0; i < depth; ++i) {
         const double noise = 0.5 * setting_.traffic.spread * Normal(kNoise, step, index * kDrafts + i);
         confidences_.push_back(static_cast<float>(Sigmoid(mood - kFade * i + noise)));
       }
     }
     survivals_ = confidences_;
-    for (std::size_t i = 0; i < survivals_.size(); i += kDrafts) {
-      sched::ToSurvivals(std::span(survivals_).subspan(i, kDrafts));
-    }
+    const auto each = static_cast<std::size_t>(depth);
+    for (std::size_t i = 0; i < survivals_.size(); i += each)
+      sched::ToSurvivals(std::span(survivals_).subspan(i, each));
   }
 
   // Accepted drafts of the i-th sequence that Draft was asked for.
@@ -51,21 +52,24 @@ class VerifyWorld {
     int accepted = 0;
     while (accepted < verified &&
            Uniform(kAccept, step, sequence * kDrafts + accepted) <
-               static_cast<double>(confidences_[i * kDrafts + static_cast<std::size_t>(accepted)])) {
+               static_cast<double>(
+                   confidences_[i * static_cast<std::size_t>(depth_) + static_cast<std::size_t>(accepted)])) {
       ++accepted;
     }
     return accepted;
   }
 
-  [[nodiscard]] sched::VerifyCost::Measured Time(int step, int rows, int drafting) const {
+  [[nodiscard]] sched::VerifyCost::Measured Time(int step, int rows, int drafting, int depth) const {
     const DeviceModel& device = setting_.device;
+    const int size = device.any_size ? drafting * depth : drafting;  // of the draft pass, as the planner counts
     double forward = device.base_us + device.row_us * std::max(0.0, rows - device.flat_rows);
     if (device.tile_rows > 0) forward += device.tile_us * std::ceil(rows / device.tile_rows);
-    const double draft = drafting > 0 ? device.draft_us + device.draft_row_us * drafting : 0;
+    const double draft =
+        drafting > 0 ? device.draft_us + device.draft_row_us * size / (device.any_size ? kDrafts : 1) : 0;
     // Five per cent either way, and now and then a step that takes three times as long.
     const double noise = Uniform(kHiccup, step, 0) < 0.002 ? 3 : 0.95 + 0.1 * Uniform(kTime, step, 0);
     return {.rows = rows,
-            .drafting = drafting,
+            .drafting = size,
             .forward_us = forward * noise,
             .sampler_us = device.sampler_row_us * rows * (0.95 + 0.1 * Uniform(kTime, step, 1)),
             .draft_us = draft * (0.95 + 0.1 * Uniform(kTime, step, 2))};
@@ -107,6 +111,7 @@ class VerifyWorld {
   const VerifyCase& setting_;
   std::vector<double> logits_;
   std::vector<float> confidences_, survivals_;
+  int depth_ = kDrafts;  // of these
 };
 
 double Total(const sched::VerifyCost::Measured& measured) {
@@ -123,7 +128,7 @@ double FixedThroughput(const VerifyCase& setting, int drafts) {
     world.Draft(step, everyone);
     tokens += setting.sequences;
     for (std::size_t i = 0; i < everyone.size(); ++i) tokens += world.Accept(step, everyone[i], i, drafts);
-    us += Total(world.Time(step, setting.sequences * (1 + drafts), static_cast<int>(everyone.size())));
+    us += Total(world.Time(step, setting.sequences * (1 + drafts), static_cast<int>(everyone.size()), drafts));
     world.Renew(step, [](int) {});
   }
   return static_cast<double>(tokens) / us * 1e6;
@@ -133,11 +138,15 @@ double PlannedThroughput(const VerifyCase& setting) {
   VerifyWorld world(setting);
   // Nothing is known of the device: the curve begins at the scheduler's own guess.
   sched::CostCurve curve(sched::SchedulerOptions().decode_cost);
-  sched::VerifyPlanner planner({.drafts = kDrafts}, curve);
+  sched::VerifyOptions options{.drafts = kDrafts, .any_size = setting.device.any_size};
+  if (options.any_size) options = sched::AnySize(options);
+  sched::VerifyPlanner planner(options, curve);
   std::vector<sched::QuenchState> quench(static_cast<std::size_t>(setting.sequences));
   struct Done {
     sched::StepId step;
     std::vector<float> survivals;
+    int depth;
+    std::int64_t tokens;
     sched::VerifyCost::Measured measured;
   };
   std::optional<Done> in_flight;
@@ -153,24 +162,33 @@ double PlannedThroughput(const VerifyCase& setting) {
     const sched::VerifyBudget budget =
         planner.Next(step, setting.sequences, static_cast<int>(drafting.size()), setting.sequences * (1 + kDrafts));
     // The step before has ended by now.
-    if (in_flight) planner.Report(in_flight->step, in_flight->survivals, kDrafts, in_flight->measured);
+    if (in_flight) {
+      planner.Report(in_flight->step, in_flight->survivals, in_flight->depth, in_flight->measured);
+      planner.Judge(setting.sequences, in_flight->tokens, in_flight->measured);
+    }
     if (static_cast<int>(drafting.size()) > budget.drafting) {
       // As the executor does: another part each time.
       std::rotate(drafting.begin(), drafting.begin() + step % static_cast<int>(drafting.size()), drafting.end());
       drafting.resize(static_cast<std::size_t>(budget.drafting));
     }
-    world.Draft(step, drafting);
+    const int depth = std::max(budget.depth, 1);
+    world.Draft(step, drafting, depth);
     lengths.assign(drafting.size(), 0);
-    sched::ChooseRows(world.survivals(), kDrafts, budget.drafts, lengths, scratch);
+    sched::ChooseRows(world.survivals(), depth, budget.drafts, lengths, scratch, budget.least);
+    const std::int64_t tokens_before = tokens;
     tokens += setting.sequences;
     int rows = setting.sequences;
     for (std::size_t i = 0; i < drafting.size(); ++i) {
       const int accepted = world.Accept(step, drafting[i], i, lengths[i]);
-      planner.Accepted(quench[static_cast<std::size_t>(drafting[i])], lengths[i], accepted);
+      planner.Accepted(quench[static_cast<std::size_t>(drafting[i])],
+                       std::span(world.survivals())
+                           .subspan(i * static_cast<std::size_t>(depth), static_cast<std::size_t>(lengths[i])),
+                       accepted);
       tokens += accepted;
       rows += lengths[i];
     }
-    in_flight = Done{step, world.survivals(), world.Time(step, rows, static_cast<int>(drafting.size()))};
+    in_flight = Done{step, world.survivals(), depth, tokens - tokens_before,
+                     world.Time(step, rows, static_cast<int>(drafting.size()), depth)};
     us += Total(in_flight->measured);
     world.Renew(step, [&](int i) { quench[static_cast<std::size_t>(i)] = {}; });
   }
@@ -186,9 +204,9 @@ std::vector<DeviceModel> VerifyDevices() {
       // The same in tiles of 64 rows.
       {"gpu-tiles", 7000, 0, 0, 64, 1400, 450, 1.5, 0.8},
       // Every row costs.
-      {"cpu", 4000, 0, 1100, 0, 0, 500, 150, 15},
+      {"cpu", 4000, 0, 1100, 0, 0, 500, 150, 15, true},
       // One row costs nearly as much as a few.
-      {"cpu-flat", 20'000, 0, 400, 0, 0, 1500, 60, 15},
+      {"cpu-flat", 20'000, 0, 400, 0, 0, 1500, 60, 15, true},
   };
 }
 

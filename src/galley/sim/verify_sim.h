@@ -16,8 +16,9 @@ struct DeviceModel {
   std::string_view name;
   double base_us, flat_rows, row_us;  // forward: base, and row_us for each row beyond flat_rows
   double tile_rows, tile_us;          // and tile_us for each begun tile of rows; tile_rows 0: none
-  double draft_us, draft_row_us;      // draft pass, and its part for each sequence
+  double draft_us, draft_row_us;      // draft pass, and its part for each sequence with all drafts
   double sampler_row_us;
+  bool any_size = false;  // steps may have any number of rows, and drafts any depth: a shallower one costs less
 };
 
 // How likely drafts are: each sequence has a quality of its own, which each step and draft varies.

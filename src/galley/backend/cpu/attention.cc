@@ -171,6 +171,7 @@ void CpuBackend::Attention(const AttentionArgs& args) {
              .scales = list.scales + entries};
       if (args.list == nullptr) continue;
       const std::int32_t* chosen = args.list + static_cast<std::int64_t>(rows.row + r) * args.topk;
+      row.ids = chosen;
       for (int i = 0; i < args.topk && chosen[i] != -1; ++i, ++row.entries, ++entries) {
         const HistoryEntry entry = EntryAt(args.slab, args.step.blocks + sequence.block_offset, chosen[i]);
         list.codes[entries] = entry.latent;

@@ -16,6 +16,8 @@ namespace galley::backend::cpu {
 inline constexpr std::size_t kChunk = 128;
 // Weight rows that are decoded together when many activation rows use them.
 inline constexpr std::int64_t kPanelRows = 32;
+// Decoded entries that are kept from one row of a task to the next.
+inline constexpr std::size_t kEntriesKept = 128;
 // Places of an attention list between two updates of the running maximum.
 inline constexpr std::size_t kListBlock = 64;
 
@@ -86,6 +88,7 @@ struct AttendRow {
   std::size_t entries = 0;
   const std::uint8_t* const* codes = nullptr;   // [entries]
   const std::uint8_t* const* scales = nullptr;  // [entries]
+  const std::int32_t* ids = nullptr;            // [entries], not negative: equal ones are the same entry
 };
 // Attention of some heads of rows whose windows overlap (section 2.4).
 struct AttendArgs {
@@ -104,7 +107,8 @@ struct AttendArgs {
 };
 [[nodiscard]] constexpr std::size_t AttendScratchBytes(int heads, int head_dim, std::size_t window_records) {
   const auto h = static_cast<std::size_t>(heads), d = static_cast<std::size_t>(head_dim);
-  return (window_records + kListBlock) * d * 4 + h * (d * 8 + kListBlock * 4 + 8) + kListBlock * 8 + 1024;
+  return (window_records + kEntriesKept + kListBlock) * d * 4 + kEntriesKept * 8 + h * (d * 8 + kListBlock * 4 + 8) +
+         kListBlock * 8 + 1024;
 }
 
 // Scores of `count` index keys that lie one after the other (section 2.8).
@@ -129,9 +133,10 @@ struct Kernels {
   float (*run_dots)(std::int64_t count) = nullptr;
 
   // Vectors of n values; every one of these takes any n.
-  // Sum of squares of bf16 values; sum of x[i] * w[i] with fp32 weights.
+  // Sum of squares of bf16 values; sums of x[i] * w[r][i] with `rows` rows of fp32 weights, in an order that does not
+  // depend on their number.
   float (*sum_squares)(const BFloat16* x, std::size_t n) = nullptr;
-  float (*dot_f32)(const float* w, const BFloat16* x, std::size_t n) = nullptr;
+  void (*dots_f32)(const float* w, std::size_t rows, const BFloat16* x, std::size_t n, float* out) = nullptr;
   // sum of q[i] * k[i] * (a[i] * b[i]), all bf16.
   float (*dot4)(const BFloat16* q, const BFloat16* k, const BFloat16* a, const BFloat16* b, std::size_t n) = nullptr;
   // x = bf(weight * (x * r)); `out` may be x.

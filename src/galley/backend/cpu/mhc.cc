@@ -72,15 +72,20 @@ void CpuBackend::MhcBoundary(const MhcBoundaryArgs& args) {
     products = memory_.Take<float>(static_cast<std::size_t>(args.rows) * (outputs + 1));
     // A row of fn serves a group of rows while it is in the cache.
     constexpr std::int64_t kGroup = 16;
-    const std::int64_t groups = CeilDiv<std::int64_t>(args.rows, kGroup),
-                       width = static_cast<std::int64_t>(outputs) + 1;
+    constexpr std::size_t kOutputs = 4;  // of a task
+    const std::int64_t groups = CeilDiv<std::int64_t>(args.rows, kGroup);
+    const auto width = static_cast<std::int64_t>(CeilDiv(outputs, kOutputs)) + 1;
     team_.Run(groups * width, size * static_cast<double>(outputs), [&](std::int64_t task, int) {
-      const auto i = static_cast<std::size_t>(task % width);
+      const std::size_t i = static_cast<std::size_t>(task % width) * kOutputs;
       const std::int64_t end = std::min<std::int64_t>(args.rows, (task / width + 1) * kGroup);
       for (auto t = static_cast<std::size_t>(task / width * kGroup); t < static_cast<std::size_t>(end); ++t) {
         const BFloat16* h = args.h + t * length;
-        products[t * (outputs + 1) + i] =
-            i == outputs ? kernels_.sum_squares(h, length) : kernels_.dot_f32(args.fn + i * length, h, length);
+        float* out = products + t * (outputs + 1);
+        if (i < outputs) {
+          kernels_.dots_f32(args.fn + i * length, std::min(kOutputs, outputs - i), h, length, out + i);
+        } else {
+          out[outputs] = kernels_.sum_squares(h, length);
+        }
       }
     });
   }
@@ -120,9 +125,8 @@ void CpuBackend::EngramAhead(const EngramGatherArgs& args) {
   const std::size_t count = static_cast<std::size_t>(args.rows) * static_cast<std::size_t>(args.columns);
   // The system starts reading and returns; what it does not know how to read ahead is read when it is used.
   const auto ask = [](const std::uint8_t* data, std::size_t bytes) {
-    const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(data) / kReadUnit * kReadUnit;
-    (void)madvise(reinterpret_cast<void*>(begin), reinterpret_cast<std::uintptr_t>(data) + bytes - begin,
-                  MADV_WILLNEED);
+    const std::size_t before = reinterpret_cast<std::uintptr_t>(data) % kReadUnit;
+    (void)madvise(const_cast<std::uint8_t*>(data - before), bytes + before, MADV_WILLNEED);
   };
   for (std::size_t i = 0; i < count; ++i) {
     const auto row = static_cast<std::size_t>(args.row_numbers[i]);

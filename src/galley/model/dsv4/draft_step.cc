@@ -49,24 +49,25 @@ void ForwardStep::RunDraftStage(int stage) {
   MoeSite(c.n_layers + stage, weights.moe, c.dspark.n_activated_experts);
 }
 
-Result<std::span<const Draft>> ForwardStep::RunDrafts(std::span<const DraftInput> inputs) {
+Result<std::span<const Draft>> ForwardStep::RunDrafts(std::span<const DraftInput> inputs, int depth) {
   const Config& c = m_.config;
   CHECK(m_.options.drafts) << "the model was made without drafts";
   CHECK(!inputs.empty() && static_cast<int>(inputs.size()) <= m_.options.sequences_max)
       << inputs.size() << " sequences";
+  CHECK(depth >= 1 && depth <= c.dspark.block_size) << depth << " drafts of a block";
   all_.Clear();
   // Row 0 holds the token already chosen, the others noise; all see each other.
   for (const DraftInput& input : inputs) {
     const auto sequence = static_cast<std::int32_t>(all_.table.size());
     all_.table.push_back({.slot = input.slot.value,
                           .first_row = all_.rows(),
-                          .rows = c.dspark.block_size,
+                          .rows = depth,
                           .start = static_cast<std::int32_t>(input.position + 1),
                           .block_offset = 0,
                           .history_from = 0,
                           .encoder_floor = 0,
                           .decoder_floor = static_cast<std::int32_t>(input.decoder_floor)});
-    for (int i = 0; i < c.dspark.block_size; ++i) {
+    for (int i = 0; i < depth; ++i) {
       all_.tokens.push_back(i == 0 ? input.token : c.dspark.noise_token_id);
       all_.positions.push_back(static_cast<std::int32_t>(input.position + 1 + i));
       all_.row_sequence.push_back(sequence);
@@ -76,10 +77,10 @@ Result<std::span<const Draft>> ForwardStep::RunDrafts(std::span<const DraftInput
   EmbedRows();
   for (int stage = 0; stage < c.dspark.n_stages; ++stage) RunDraftStage(stage);
   Collapse();
-  return DrawDrafts(inputs);
+  return DrawDrafts(inputs, depth);
 }
 
-Result<std::span<const Draft>> ForwardStep::DrawDrafts(std::span<const DraftInput> inputs) {
+Result<std::span<const Draft>> ForwardStep::DrawDrafts(std::span<const DraftInput> inputs, int depth) {
   const Config& c = m_.config;
   const DraftWeights& draft = m_.weights.draft;
   std::vector<std::int32_t>&rows = m_.draft_rows, &first_tokens = m_.draft_first_tokens;
@@ -102,7 +103,7 @@ Result<std::span<const Draft>> ForwardStep::DrawDrafts(std::span<const DraftInpu
                     .head = m_.weights.head,
                     .logits = w_.draft_logits.as<float>()});
   m_.backend->DraftChain({.sequences = static_cast<int>(inputs.size()),
-                          .block = c.dspark.block_size,
+                          .block = depth,
                           .dim = c.dim,
                           .first_tokens = first_tokens.data(),
                           .params = params.data(),
@@ -116,7 +117,7 @@ Result<std::span<const Draft>> ForwardStep::DrawDrafts(std::span<const DraftInpu
   RETURN_IF_ERROR(m_.backend->Synchronize());
   std::vector<Draft>& drafts = m_.drafts;
   drafts.resize(std::max(drafts.size(), inputs.size()));
-  const auto block = static_cast<std::size_t>(c.dspark.block_size), vocab = static_cast<std::size_t>(c.vocab_size);
+  const auto block = static_cast<std::size_t>(depth), vocab = static_cast<std::size_t>(c.vocab_size);
   for (std::size_t s = 0; s < inputs.size(); ++s) {
     drafts[s].tokens.resize(block);
     drafts[s].confidences.resize(block);

@@ -139,8 +139,8 @@ bool Model::KeepDraftRings(bool keep) {
   return impl_->keep_draft_rings = keep || impl_->backend->repeats_steps();
 }
 
-Result<std::span<const Draft>> Model::Drafts(std::span<const DraftInput> inputs, StateStorage& state) {
-  return ForwardStep(*impl_, state, nullptr).RunDrafts(inputs);
+Result<std::span<const Draft>> Model::Drafts(std::span<const DraftInput> inputs, StateStorage& state, int depth) {
+  return ForwardStep(*impl_, state, nullptr).RunDrafts(inputs, depth == 0 ? impl_->config.dspark.block_size : depth);
 }
 
 }  // namespace galley::model

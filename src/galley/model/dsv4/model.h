@@ -66,9 +66,9 @@ struct DraftInput {
   backend::SampleParams sampling;
 };
 struct Draft {
-  std::vector<TokenId> tokens;     // [block_size], for positions position + 2 and on
-  std::vector<float> confidences;  // [block_size], logit of the probability that the draft is accepted
-  const float* logits = nullptr;   // [block_size][vocab_size] with the Markov bias, on the device, until the next call
+  std::vector<TokenId> tokens;     // [depth], for positions position + 2 and on
+  std::vector<float> confidences;  // [depth], logit of the probability that the draft is accepted
+  const float* logits = nullptr;   // [depth][vocab_size] with the Markov bias, on the device, until the next call
 };
 
 struct ModelOptions {
@@ -121,9 +121,11 @@ class Model {
   // steps that a backend repeats are recorded once, with the rings.
   bool KeepDraftRings(bool keep);
 
-  // Drafts for sequences whose committed rows have all been run with options().drafts; valid until the next call.
-  // Errors: kDevice.
-  [[nodiscard]] Result<std::span<const Draft>> Drafts(std::span<const DraftInput> inputs, StateStorage& state);
+  // Drafts for sequences whose committed rows have all been run with options().drafts; valid until the next call. Each
+  // gets `depth` of them (1 to the block size; 0: that), from blocks of as many rows: fewer cost less, and on nano the
+  // first ones of a short block are as good as those of a whole one. Errors: kDevice.
+  [[nodiscard]] Result<std::span<const Draft>> Drafts(std::span<const DraftInput> inputs, StateStorage& state,
+                                                      int depth = 0);
 
   struct Impl;  // model_impl.h
 

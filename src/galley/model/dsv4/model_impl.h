@@ -66,7 +66,7 @@ class ForwardStep {
   [[nodiscard]] Result<const float*> Run(std::span<const SequenceInput> sequences, const LayerRange* range);
   [[nodiscard]] Result<const float*> RowLogits(int sequence, int first, int count);
   // draft_step.cc
-  [[nodiscard]] Result<std::span<const Draft>> RunDrafts(std::span<const DraftInput> inputs);
+  [[nodiscard]] Result<std::span<const Draft>> RunDrafts(std::span<const DraftInput> inputs, int depth);
 
  private:
   // Copies the host arrays of one row set to the device and points its view at them.
@@ -97,7 +97,7 @@ class ForwardStep {
   // Draft head: rings of the step's rows; a block of rows through the stages.
   void StoreDraftWindow();
   void RunDraftStage(int stage);
-  [[nodiscard]] Result<std::span<const Draft>> DrawDrafts(std::span<const DraftInput> inputs);
+  [[nodiscard]] Result<std::span<const Draft>> DrawDrafts(std::span<const DraftInput> inputs, int depth);
   [[nodiscard]] const float* Logits(const std::vector<std::int32_t>& rows);
   void Head(const std::int32_t* rows, int count);
   // Decode steps, padded to few sizes, which a backend may record once and replay.

@@ -17,7 +17,9 @@ constexpr float kLowest = -1e30f;  // the running maximum before any place was s
 // What a row needs while it is worked on; everything lies in the task's scratch.
 struct Work {
   float* window;         // [window_records][head_dim]: keys and values alike
-  float* entries;        // [64][head_dim], of one block
+  float* entries;        // [kEntriesKept + 64][head_dim]: what rows share, and what has no place there
+  std::int32_t* kept;    // [kEntriesKept]: the ids of those; -1: none
+  std::uint32_t* used;   // [kEntriesKept]: the block that used it last
   const float** places;  // [64], of one block: where the records of its places are
   float* queries;        // [heads][head_dim]
   float* sum;            // [heads][head_dim]
@@ -36,7 +38,9 @@ Work Divide(const AttendArgs& a) {
     return begin;
   };
   w.window = reinterpret_cast<float*>(take(a.window_records * dim * 4));
-  w.entries = reinterpret_cast<float*>(take(kListBlock * dim * 4));
+  w.entries = reinterpret_cast<float*>(take((kEntriesKept + kListBlock) * dim * 4));
+  w.kept = reinterpret_cast<std::int32_t*>(take(kEntriesKept * 4));
+  w.used = reinterpret_cast<std::uint32_t*>(take(kEntriesKept * 4));
   w.places = reinterpret_cast<const float**>(take(kListBlock * sizeof(float*)));
   w.queries = reinterpret_cast<float*>(take(heads * dim * 4));
   w.sum = reinterpret_cast<float*>(take(heads * dim * 4));
@@ -153,23 +157,41 @@ void WeighColumns(const AttendArgs& a, const Work& w, std::size_t d, std::size_t
   for (; h < heads; ++h) WeighTile<1, kVectors>(a, w, h, d, places);
 }
 
-// The records of the places [begin, end): those of the window and, decoded here, those of the entries that lie in it.
-std::size_t FindPlaces(const AttendArgs& a, const AttendRow& row, const Work& w, std::size_t begin, std::size_t end) {
+// The entry in fp32, decoded unless a row before left it. `spare`: where it goes when another one of the block has its
+// place.
+GALLEY_SIMD const float* FindEntry(const AttendRow& row, const Work& w, std::size_t entry, std::size_t dim,
+                                   std::uint32_t block, std::size_t spare) {
+  const std::int32_t id = row.ids[entry];
+  std::size_t place = static_cast<std::size_t>(id) % kEntriesKept;
+  if (w.kept[place] != id) {
+    if (w.used[place] == block) {
+      place = kEntriesKept + spare;
+    } else {
+      w.kept[place] = id;
+    }
+    DecodeEntry(row.codes[entry], row.scales[entry], dim, w.entries + place * dim);
+  }
+  if (place < kEntriesKept) w.used[place] = block;
+  return w.entries + place * dim;
+}
+
+// The records of the places [begin, end): those of the window and, decoded, those of the entries that lie in it.
+// `block` counts the blocks of all rows.
+std::size_t FindPlaces(const AttendArgs& a, const AttendRow& row, const Work& w, std::size_t begin, std::size_t end,
+                       std::uint32_t block) {
   const auto dim = static_cast<std::size_t>(a.head_dim);
   std::size_t count = 0;
   for (std::size_t place = begin; place < Least(end, row.window_rows); ++place)
     w.places[count++] = w.window + (row.window_first + place) * dim;
   // The gap between window and entries holds none.
   const std::size_t first = begin > row.window_places ? begin : row.window_places;
-  for (std::size_t place = first; place < end; ++place) {
-    float* entry = w.entries + (place - begin) * dim;
-    DecodeEntry(row.codes[place - row.window_places], row.scales[place - row.window_places], dim, entry);
-    w.places[count++] = entry;
-  }
+  for (std::size_t place = first; place < end; ++place)
+    w.places[count++] = FindEntry(row, w, place - row.window_places, dim, block, place - begin);
   return count;
 }
 
-void AttendOneRow(const AttendArgs& a, const AttendRow& row, const Work& w, const BFloat16* q, BFloat16* out) {
+void AttendOneRow(const AttendArgs& a, const AttendRow& row, const Work& w, const BFloat16* q, BFloat16* out,
+                  std::uint32_t& block) {
   const auto heads = static_cast<std::size_t>(a.heads), dim = static_cast<std::size_t>(a.head_dim);
   for (std::size_t i = 0; i < heads * dim; i += kLanes) {
     Store(w.sum + i, F32{});
@@ -181,7 +203,7 @@ void AttendOneRow(const AttendArgs& a, const AttendRow& row, const Work& w, cons
   }
   const std::size_t places = row.entries == 0 ? row.window_rows : row.window_places + row.entries;
   for (std::size_t begin = 0; begin < places; begin += kListBlock) {
-    const std::size_t count = FindPlaces(a, row, w, begin, Least(places, begin + kListBlock));
+    const std::size_t count = FindPlaces(a, row, w, begin, Least(places, begin + kListBlock), ++block);
     if (count == 0) continue;
     std::size_t key = 0, d = 0;
     for (; key + 4 <= count; key += 4) ScoreKeys<4>(a, w, key);
@@ -202,8 +224,13 @@ void Attend(const AttendArgs& a) {
   const Work w = Divide(a);
   const auto dim = static_cast<std::size_t>(a.head_dim);
   for (std::size_t i = 0; i < a.window_records; ++i) DecodeRecord(a.window[i], dim, w.window + i * dim);
+  for (std::size_t i = 0; i < kEntriesKept; ++i) {
+    w.kept[i] = -1;
+    w.used[i] = 0;
+  }
+  std::uint32_t block = 0;
   for (std::size_t r = 0; r < static_cast<std::size_t>(a.rows); ++r)
-    AttendOneRow(a, a.row[r], w, a.q + r * a.row_stride, a.out + r * a.row_stride);
+    AttendOneRow(a, a.row[r], w, a.q + r * a.row_stride, a.out + r * a.row_stride, block);
 }
 
 }  // namespace galley::backend::cpu::GALLEY_ISA

@@ -50,6 +50,15 @@ struct Bf16 {
     SumPairs<kT, 4>(partial, w, x, at);
     for (std::size_t t = 0; t < kT; ++t) total[t] = total[t] + partial[t];
   }
+  // The first `vectors` of a chunk, of 32 columns each, where zeros would follow.
+  template <std::size_t kT>
+  GALLEY_SIMD void AddPart(F32 total[kT], const std::uint8_t* codes, std::size_t vectors, const std::byte* const x[kT],
+                           std::size_t at) {
+    F32 partial[kT];
+    for (std::size_t t = 0; t < kT; ++t) partial[t] = F32{};
+    for (std::size_t i = 0; i < vectors; ++i) AddPairs<kT>(partial, LoadAs<U32>(codes + 64 * i), x, at + i * 128);
+    for (std::size_t t = 0; t < kT; ++t) total[t] = total[t] + partial[t];
+  }
 };
 
 struct Fp8 {

@@ -22,7 +22,7 @@ std::uint32_t ReadLines(const std::byte* data, std::size_t bytes);
 float RunDots(std::int64_t count);
 // rows.cc
 float SumSquares(const BFloat16* x, std::size_t n);
-float DotF32(const float* w, const BFloat16* x, std::size_t n);
+void DotsF32(const float* w, std::size_t rows, const BFloat16* x, std::size_t n, float* out);
 float Dot4(const BFloat16* q, const BFloat16* k, const BFloat16* a, const BFloat16* b, std::size_t n);
 void Norm(const BFloat16* x, const BFloat16* weight, float r, BFloat16* out, std::size_t n);
 void Expand(BFloat16* h, std::size_t dim, int copies, const BFloat16* y, const float* post, const float* comb,

@@ -59,13 +59,18 @@ struct WeightRow {
   alignas(64) std::uint8_t tail[256];
   std::uint8_t tail_scales[4];
 
-  GALLEY_SIMD void Open(WeightRow& row, const ProductArgs& a, std::int64_t r) {
+  // Of rows that end in whole vectors Bf16 needs no copy.
+  GALLEY_SIMD bool EndsInVectors(const ProductArgs& a) {
+    if constexpr (!Format::kRowScales && !Format::kBlockScales) return a.weight.cols % 32 == 0;
+    return false;
+  }
+  GALLEY_SIMD void Open(WeightRow& row, const ProductArgs& a, std::int64_t r, bool ends_in_vectors = false) {
     const auto cols = static_cast<std::size_t>(a.weight.cols);
     const std::size_t bytes = cols * Format::kChunkBytes / kChunk;
     row.codes = static_cast<const std::uint8_t*>(a.weight.data) + static_cast<std::size_t>(r) * bytes;
     if constexpr (Format::kRowScales) row.scales = a.weight.scales + static_cast<std::size_t>(r) * (cols / 32);
     row.whole = cols / kChunk;
-    if (cols % kChunk == 0) return;
+    if (cols % kChunk == 0 || ends_in_vectors) return;
     const std::size_t done = row.whole * Format::kChunkBytes;
     for (std::size_t i = 0; i < Format::kChunkBytes; i += 64) StoreAs(row.tail + i, U32{});
     std::size_t i = done;
@@ -110,7 +115,8 @@ template <class Format, int kRows>
 GALLEY_SIMD void DirectRow(const ProductArgs& a, std::int64_t r, std::size_t chunks, const F32* lanes,
                            const std::byte* const x[kRows], F32* totals) {
   WeightRow<Format> row;
-  WeightRow<Format>::Open(row, a, r);
+  const bool ends_in_vectors = WeightRow<Format>::EndsInVectors(a);
+  WeightRow<Format>::Open(row, a, r, ends_in_vectors);
   F32 total[kRows];
   for (int t = 0; t < kRows; ++t) total[t] = F32{};
   const auto step = [&](const std::uint8_t* codes, std::size_t c) {
@@ -125,7 +131,20 @@ GALLEY_SIMD void DirectRow(const ProductArgs& a, std::int64_t r, std::size_t chu
     for (std::size_t line = 0; line < Format::kChunkBytes; line += 64) __builtin_prefetch(codes + kAhead + line);
     step(codes, c);
   }
-  if (row.whole < chunks) step(row.tail, row.whole);
+  if (row.whole < chunks) {
+    const std::size_t c = row.whole;
+    if constexpr (!Format::kRowScales && !Format::kBlockScales) {
+      if (ends_in_vectors) {
+        const auto vectors = static_cast<std::size_t>(a.weight.cols) % kChunk / 32;
+        Format::template AddPart<kRows>(total, row.codes + c * Format::kChunkBytes, vectors, x,
+                                        c * Format::kInputBytes);
+      } else {
+        step(row.tail, c);
+      }
+    } else {
+      step(row.tail, c);
+    }
+  }
   for (std::size_t t = 0; t < kRows; ++t) totals[t * kLanes] = total[t];
 }
 

@@ -95,15 +95,33 @@ float SumSquares(const BFloat16* x, std::size_t n) {
   return SumLanes(sum);
 }
 
-float DotF32(const float* w, const BFloat16* x, std::size_t n) {
-  // Four sums, so that a long row is not bound by the latency of one.
-  F32 sum[4] = {};
+// Products of kRows rows of weights with one row, which is widened once for all of them.
+template <std::size_t kRows>
+GALLEY_SIMD void DotsOf(const float* w, const BFloat16* x, std::size_t n, float* out) {
+  // Four sums each, so that a long row is not bound by the latency of one.
+  F32 sum[4 * kRows] = {};
   std::size_t i = 0;
   for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
-    for (std::size_t j = 0; j < 4; ++j) sum[j] = Fma(Load(w + i + j * kLanes), LoadBf16(x + i + j * kLanes), sum[j]);
+    for (std::size_t j = 0; j < 4; ++j) {
+      const F32 value = LoadBf16(x + i + j * kLanes);
+      for (std::size_t r = 0; r < kRows; ++r)
+        sum[4 * r + j] = Fma(Load(w + r * n + i + j * kLanes), value, sum[4 * r + j]);
+    }
   }
-  for (; i < n; i += kLanes) sum[0] = Fma(LoadSome(w + i, n - i), LoadSome(x + i, n - i), sum[0]);
-  return SumLanes((sum[0] + sum[1]) + (sum[2] + sum[3]));
+  for (; i < n; i += kLanes) {
+    for (std::size_t r = 0; r < kRows; ++r)
+      sum[4 * r] = Fma(LoadSome(w + r * n + i, n - i), LoadSome(x + i, n - i), sum[4 * r]);
+  }
+  for (std::size_t r = 0; r < kRows; ++r)
+    out[r] = SumLanes((sum[4 * r] + sum[4 * r + 1]) + (sum[4 * r + 2] + sum[4 * r + 3]));
+}
+
+void DotsF32(const float* w, std::size_t rows, const BFloat16* x, std::size_t n, float* out) {
+  std::size_t r = 0;
+#if defined(__AVX512F__)  // elsewhere the sums of four would not stay in registers
+  for (; r + 4 <= rows; r += 4) DotsOf<4>(w + r * n, x, n, out + r);
+#endif
+  for (; r < rows; ++r) DotsOf<1>(w + r * n, x, n, out + r);
 }
 
 float Dot4(const BFloat16* q, const BFloat16* k, const BFloat16* a, const BFloat16* b, std::size_t n) {

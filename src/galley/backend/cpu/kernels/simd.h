@@ -120,6 +120,9 @@ GALLEY_SIMD U8x8 NarrowTo8(U64 x) {
 #endif
 }
 
+GALLEY_SIMD I32 IsNan(F32 x) {
+  return x != x;  // NOLINT(misc-redundant-expression)
+}
 // a where the mask is all ones, b where it is zero.
 GALLEY_SIMD F32 Select(I32 mask, F32 a, F32 b) {
   return (F32)((mask & (I32)a) | (~mask & (I32)b));
@@ -215,7 +218,7 @@ GALLEY_SIMD F32 LoadBf16(const BFloat16* p) {
 GALLEY_SIMD U32 Bf16Bits(F32 x) {  // in the upper half of each lane
   const U32 bits = (U32)x;
   const U32 rounded = (bits + (0x7FFFu + ((bits >> 16) & 1u))) & 0xFFFF0000u;
-  return (U32)Select(x != x, (F32)((bits | 0x400000u) & 0xFFFF0000u), (F32)rounded);
+  return (U32)Select(IsNan(x), (F32)((bits | 0x400000u) & 0xFFFF0000u), (F32)rounded);
 }
 GALLEY_SIMD F32 RoundBf16(F32 x) {
   return (F32)Bf16Bits(x);
@@ -260,7 +263,7 @@ GALLEY_SIMD F32 Exp(F32 x) {
   const F32 e = Fma(p, r * r, r) + 1.0f;
   const U32 exponent = ((U32)shifted - 0x4B400000u) << 23;
   const F32 result = (F32)((U32)e + exponent);
-  return Select(x != x, x, Select(x < -87.3f, F32{}, result));
+  return Select(IsNan(x), x, Select(x < -87.3f, F32{}, result));
 }
 
 // Scale of the FP8 activation quantiser for a group of 32: 2^ceil(log2(max(amax, 1e-4) / 448)).

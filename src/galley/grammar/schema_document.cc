@@ -6,6 +6,8 @@
 #include <array>
 #include <charconv>
 
+#include "galley/base/percent.h"
+
 namespace galley::grammar {
 namespace {
 
@@ -115,21 +117,6 @@ std::string ResolveUri(std::string_view base_text, std::string_view reference_te
   if (r.has_authority) out += "//" + r.authority;
   out += RemoveDots(r.path);
   if (r.has_query) out += "?" + r.query;
-  return out;
-}
-
-std::string PercentDecode(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    unsigned byte = 0;
-    if (text[i] == '%' && i + 2 < text.size() + 0 &&
-        std::from_chars(text.data() + i + 1, text.data() + i + 3, byte, 16).ptr == text.data() + i + 3) {
-      out.push_back(static_cast<char>(byte));
-      i += 2;
-    } else {
-      out.push_back(text[i]);
-    }
-  }
   return out;
 }
 
@@ -311,7 +298,7 @@ std::optional<SchemaId> SchemaDocument::Follow(const JsonValue& from, std::strin
 std::optional<SchemaId> SchemaDocument::Resolve(SchemaId from, std::string_view reference) {
   const std::size_t hash = std::min(reference.find('#'), reference.size());
   const std::string uri = ResolveUri(schemas_[from].base, reference.substr(0, hash));
-  const std::string fragment = hash < reference.size() ? PercentDecode(reference.substr(hash + 1)) : "";
+  const std::string fragment = hash < reference.size() ? DecodePercent(reference.substr(hash + 1)) : "";
   if (fragment.empty() || fragment[0] == '/') {
     const auto resource = resources_.find(uri);
     if (resource == resources_.end()) return std::nullopt;

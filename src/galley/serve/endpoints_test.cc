@@ -9,6 +9,7 @@
 #include <sstream>
 #include <utility>
 
+#include "galley/base/percent.h"
 #include "galley/serve/api_error.h"
 #include "galley/serve/routes.h"
 #include "galley/serve/service_fixture.h"
@@ -37,7 +38,7 @@ TEST(Routes, ApiPathsHaveTheSpellingsOfAllClients) {
   const std::pair<std::string_view, std::string_view> parts[] = {
       {"a%2Fb", "a/b"}, {"%2f%C3%a9", "/é"}, {"a+b%20c", "a+b c"}, {"%2", "%2"},
       {"%", "%"},       {"%zz%4", "%zz%4"},  {"%%41", "%A"}};
-  for (const auto& [part, want] : parts) EXPECT_EQ(Unescaped(part), want) << part;
+  for (const auto& [part, want] : parts) EXPECT_EQ(DecodePercent(part), want) << part;
   EXPECT_EQ(FindRoute("GET", "/v1/chat/completions").status, 405);
   EXPECT_EQ(FindRoute("GET", "/v1/chat/completions").allowed, "POST");
   EXPECT_EQ(FindRoute("PUT", "/flush_cache").allowed, "POST, GET");

@@ -85,20 +85,6 @@ Match FindRoute(std::string_view method, std::string_view path) {
   return match;
 }
 
-std::string Unescaped(std::string_view part) {
-  const auto digit = [](char c) {
-    constexpr std::string_view kDigits = "0123456789abcdef";
-    return kDigits.find(c >= 'A' && c <= 'F' ? static_cast<char>(c - 'A' + 'a') : c);
-  };
-  std::string out;
-  for (std::size_t i = 0; i < part.size(); ++i) {
-    const bool escape = part[i] == '%' && i + 2 < part.size() && std::max(digit(part[i + 1]), digit(part[i + 2])) < 16;
-    out += escape ? static_cast<char>(digit(part[i + 1]) * 16 + digit(part[i + 2])) : part[i];
-    if (escape) i += 2;
-  }
-  return out;
-}
-
 ErrorStyle StyleOf(std::string_view path) {
   const std::string_view bare = WithoutPrefixes(path);
   const bool messages = bare == "/messages" || bare.starts_with("/messages/") || path.starts_with("/anthropic/");

@@ -55,9 +55,6 @@ struct Match {
 // HEAD is answered like GET; the transport leaves the body out.
 [[nodiscard]] Match FindRoute(std::string_view method, std::string_view path);
 
-// A part of a path with its escapes (%2F) decoded; what is no escape stays as it is.
-[[nodiscard]] std::string Unescaped(std::string_view part);
-
 // The shape of errors under this path, whether it exists or not.
 [[nodiscard]] ErrorStyle StyleOf(std::string_view path);
 

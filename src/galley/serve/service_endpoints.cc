@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "galley/base/percent.h"
 #include "galley/protocol/json.h"
 #include "galley/protocol/shape.h"
 #include "galley/serve/foreign_members.h"
@@ -74,7 +75,7 @@ ApiResult<net::HttpResponse> Service::Impl::Models(const Call&) {
 
 ApiResult<net::HttpResponse> Service::Impl::Model(const Call& call) {
   // SDKs send "org/name" as "org%2Fname".
-  const std::string name = Unescaped(call.rest);
+  const std::string name = DecodePercent(call.rest);
   const auto found = std::find(options.model_names.begin(), options.model_names.end(), name);
   if (found == options.model_names.end()) return Refuse(NoSuchModel(name, options));
   return JsonResponse(ModelJson(*found));

@@ -158,15 +158,7 @@ __device__ void Finish(const AttentionTask& task, int t, int head0, const float 
       const int d = warp * (Tiles * 8) + n * 8 + lane % 4 * 2;
       const std::uint32_t pair = Pack(acc[n][2 * half] / denominator, acc[n][2 * half + 1] / denominator);
       const std::int64_t at = ((static_cast<std::int64_t>(t) * task.heads + head) * kDim + d) / 2;
-      if (task.unrotated_copy != nullptr) reinterpret_cast<std::uint32_t*>(task.unrotated_copy)[at] = pair;
-      std::uint32_t out = pair;
-      const int turned_from = kDim - task.rope.dims;
-      if (d >= turned_from) {
-        const float2 angle = s.angle[(d - turned_from) / 2];
-        const float2 back = Turn(LowHalf(pair), HighHalf(pair), {angle.x, -angle.y});
-        out = Pack(back.x, back.y);
-      }
-      reinterpret_cast<std::uint32_t*>(task.out)[at] = out;
+      StorePair(task, s.angle, kDim - task.rope.dims, at, d, pair);
     }
   }
 }

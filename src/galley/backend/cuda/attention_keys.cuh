@@ -161,6 +161,20 @@ __device__ __forceinline__ KeyPlace KeyAt(const AttentionTask& task, const Seque
   return key;
 }
 
+// Values d and d + 1 of a head as a pair, number `at` of the output's pairs: as they are, where a copy of that is
+// wanted, and from value `turned_from` on turned back by the row's angles.
+__device__ __forceinline__ void StorePair(const AttentionTask& task, const float2* angles, int turned_from,
+                                          std::int64_t at, int d, std::uint32_t pair) {
+  if (task.unrotated_copy != nullptr) reinterpret_cast<std::uint32_t*>(task.unrotated_copy)[at] = pair;
+  std::uint32_t out = pair;
+  if (d >= turned_from) {
+    const float2 angle = angles[(d - turned_from) / 2];
+    const float2 back = Turn(LowHalf(pair), HighHalf(pair), {angle.x, -angle.y});
+    out = Pack(back.x, back.y);
+  }
+  reinterpret_cast<std::uint32_t*>(task.out)[at] = out;
+}
+
 // Entries of row t's list, by all threads of a block.
 template <int Threads>
 __device__ __forceinline__ int CountEntries(const AttentionTask& task, int t) {

@@ -208,19 +208,15 @@ struct BulkRing {
       const std::uint8_t* x = block.x + lane * 16;  // four cores of 8 rows at once
 #pragma unroll
       for (int g = 0; g < kLaneValues<F> / 8; ++g) {
-        std::uint32_t top[4], bottom[4];
-        narrow.Decode(block.codes[0], g, block.scale[0], top);
-        narrow.Decode(block.codes[1], g, block.scale[1], bottom);
+        std::uint32_t a[2][4];
+        narrow.Operands(block.codes, block.scale, g, a);
 #pragma unroll
         for (int n = 0; n < N / 8; ++n) {
           std::uint32_t cores[4];
           ptx::LoadMatrix4(cores, x + n * (kBlockK<F> * kPackedRows * 2) + g * 512);
           auto& d = *reinterpret_cast<float(*)[4]>(acc + 4 * n);
 #pragma unroll
-          for (int step = 0; step < 2; ++step) {
-            const std::uint32_t a[4] = {top[2 * step], bottom[2 * step], top[2 * step + 1], bottom[2 * step + 1]};
-            ptx::Mma16x8x16(d, a, cores[2 * step], cores[2 * step + 1]);
-          }
+          for (int step = 0; step < 2; ++step) ptx::Mma16x8x16(d, a[step], cores[2 * step], cores[2 * step + 1]);
         }
       }
       if (EndsStage(at)) Release(stage), Advance();
@@ -236,14 +232,7 @@ struct BulkRing {
       const std::uint32_t x = ptx::SharedAddress(block.x);
 #pragma unroll
       for (int g = 0; g < kLaneValues<F> / 8; ++g) {
-        std::uint32_t top[4], bottom[4];
-        narrow.Decode(block.codes[0], g, block.scale[0], top);
-        narrow.Decode(block.codes[1], g, block.scale[1], bottom);
-#pragma unroll
-        for (int step = 0; step < 2; ++step) {
-          a[g % 2][step][0] = top[2 * step], a[g % 2][step][1] = bottom[2 * step];
-          a[g % 2][step][2] = top[2 * step + 1], a[g % 2][step][3] = bottom[2 * step + 1];
-        }
+        narrow.Operands(block.codes, block.scale, g, a[g % 2]);
         ptx::WarpgroupFence();
 #pragma unroll
         for (int step = 0; step < 2; ++step) {

@@ -492,14 +492,9 @@ void CudaBackend::Moe(const MoeArgs& args) {
     if (shape.form != cuda::MoeForm::kStream) return cuda::Moe(args, shape, scratch, stream_);
     auto* x = Take<BFloat16>(ScratchUse::kQuantized, std::int64_t{args.rows} * dim);
     if (x == nullptr) return;
-    cuda::Reorder({.x = args.x,
-                   .rows = args.rows,
-                   .cols = dim,
-                   .quantize = true,
-                   .order = cuda::RowOrder::kPaired,
-                   .format = WeightFormat::kMxfp4,
-                   .out = x},
-                  stream_);
+    cuda::Reorder(
+        {.x = args.x, .rows = args.rows, .cols = dim, .quantize = true, .order = cuda::RowOrder::kPaired, .out = x},
+        stream_);
     scratch.x = x;
     cuda::Moe(args, shape, scratch, stream_);
   });

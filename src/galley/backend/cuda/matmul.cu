@@ -210,7 +210,8 @@ void Product(const ProductArgs& args, cudaStream_t stream) {
 void Reorder(const ReorderArgs& args, cudaStream_t stream) {
   const std::int64_t groups = static_cast<std::int64_t>(args.rows) * ((args.cols + 31) / 32);
   if (groups == 0) return;
-  const int values = args.format == WeightFormat::kMxfp4 ? 32 : args.format == WeightFormat::kFp8Block32 ? 16 : 8;
+  // Slots of MXFP4 weights are written by PackRows alone.
+  const int values = args.format == WeightFormat::kFp8Block32 ? 16 : 8;
   LaunchKernel(ReorderKernel, static_cast<unsigned>((groups + 7) / 8), 256, 0, stream, args, values);
 }
 

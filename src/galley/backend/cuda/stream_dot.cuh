@@ -185,6 +185,18 @@ struct StreamDot {
       pairs[0] = codes.x, pairs[1] = codes.y, pairs[2] = codes.z, pairs[3] = codes.w;
     }
   }
+  // Eight values of each of a lane's two rows of weights, as operands of two steps of 16 values of K.
+  __device__ __forceinline__ void Operands(const uint4 (&codes)[2], const std::uint32_t (&scale)[2], int group,
+                                           std::uint32_t (&a)[2][4]) const {
+    std::uint32_t top[4], bottom[4];
+    Decode(codes[0], group, scale[0], top);
+    Decode(codes[1], group, scale[1], bottom);
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+      a[step][0] = top[2 * step], a[step][1] = bottom[2 * step];
+      a[step][2] = top[2 * step + 1], a[step][3] = bottom[2 * step + 1];
+    }
+  }
   __device__ __forceinline__ std::uint32_t Scale(int m, int half, int block, int blocks) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if constexpr (F == WeightFormat::kMxfp4) {
@@ -222,14 +234,12 @@ struct StreamDot {
       }
 #pragma unroll
       for (int m = 0; m < MT; ++m) {
-        std::uint32_t top[4], bottom[4];
-        Decode(w[2 * m], g, scale[m][0], top);
-        Decode(w[2 * m + 1], g, scale[m][1], bottom);
+        std::uint32_t a[2][4];
+        Operands({w[2 * m], w[2 * m + 1]}, scale[m], g, a);
 #pragma unroll
         for (int step = 0; step < 2; ++step) {
-          const std::uint32_t a[4] = {top[2 * step], bottom[2 * step], top[2 * step + 1], bottom[2 * step + 1]};
 #pragma unroll
-          for (int n = 0; n < NT; ++n) ptx::Mma16x8x16(acc[m][n], a, xp[n][2 * step], xp[n][2 * step + 1]);
+          for (int n = 0; n < NT; ++n) ptx::Mma16x8x16(acc[m][n], a[step], xp[n][2 * step], xp[n][2 * step + 1]);
         }
       }
     }

@@ -32,11 +32,11 @@ __device__ __forceinline__ void StoreSums(const float (&sum)[N / 2], float* to) 
   }
 }
 
-template <WeightFormat F, int N, int Stages = 4>
+template <WeightFormat F, int N>
 struct WideDot {
   static_assert(F != WeightFormat::kMxfp4, "bulk_dot.cuh has those");
   // Blocks of K in flight, and stages to put them in: one is being read, and products of the one before may still run.
-  static constexpr int kThreads = kWideThreads, kStages = Stages, kAhead = Stages - 2;
+  static constexpr int kThreads = kWideThreads, kStages = 4, kAhead = kStages - 2;
   static constexpr int kV = kLaneValues<F>, kCores = 4 * kV / 8;
   static constexpr int kCoreStride = (N + 1) * 16;  // 16 bytes more keep the copies free of bank conflicts
   static constexpr int kXBytes = kCores * kCoreStride, kWeightBytes = kThreads * 32,
@@ -147,17 +147,10 @@ struct WideDot {
       const std::uint32_t stage = base + static_cast<std::uint32_t>(b % kStages * kStageBytes);
       const auto* w = reinterpret_cast<const uint4*>(Stage(b) + kXBytes) + threadIdx.x;
       const uint4 codes[2] = {w[0], w[kThreads]};
-      const std::uint32_t scale = Scale(narrow.scales, b);
+      const std::uint32_t both = Scale(narrow.scales, b), scale[2] = {both, both};
 #pragma unroll
       for (int g = 0; g < kV / 8; ++g) {
-        std::uint32_t top[4], bottom[4];
-        narrow.Decode(codes[0], g, scale, top);
-        narrow.Decode(codes[1], g, scale, bottom);
-#pragma unroll
-        for (int step = 0; step < 2; ++step) {
-          a[g % 2][step][0] = top[2 * step], a[g % 2][step][1] = bottom[2 * step];
-          a[g % 2][step][2] = top[2 * step + 1], a[g % 2][step][3] = bottom[2 * step + 1];
-        }
+        narrow.Operands(codes, scale, g, a[g % 2]);
         ptx::WarpgroupFence();
 #pragma unroll
         for (int step = 0; step < 2; ++step) {

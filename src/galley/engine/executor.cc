@@ -51,8 +51,18 @@ void Executor::ReserveSteps() {
   sorted_.reserve(slots * rows_each);
   inputs_.reserve(slots);
   tail_.reserve(kTailBytes);
-  logits_.reserve(static_cast<std::size_t>(loaded_.model().options().logit_rows_max) *
-                  static_cast<std::size_t>(loaded_.config().vocab_size));
+  const auto logit_rows = static_cast<std::size_t>(loaded_.model().options().logit_rows_max);
+  const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
+  logits_.reserve(logit_rows * vocab);
+  changed_.reserve(vocab);
+  if (options_.speculation.mode == SpeculationMode::kRejection) draft_logits_.reserve(rows_each * vocab);
+  mask_jobs_.reserve(slots);
+  mask_of_.reserve(slots);
+  if (loaded_.backend().draws()) {
+    drawn_.reserve(slots * rows_each);
+    drawn_rows_.reserve(slots * rows_each);
+    drawn_params_.reserve(slots * rows_each);
+  }
 }
 
 void StepJob::Reserve(int slots, int rows, int earlier) {

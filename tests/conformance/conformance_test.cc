@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "galley/backend/cpu/cpu_backend.h"
+#include "galley/backend/cpu/tile_model.h"
 #ifdef GALLEY_CUDA
 #include "galley/backend/cuda/cuda_backend.h"
 #endif
@@ -25,8 +26,11 @@ Result<std::unique_ptr<backend::Backend>> MakeBackend(const std::string& name) {
   if (name == "cuda_split")
     return backend::MakeCudaBackend({.linears = ProductForm::kSplit, .experts = ProductForm::kSplit});
 #endif
-  if (name == "cpu")
-    return backend::cpu::CpuBackend::Create({.threads = UsableProcessors(), .isa = "auto", .processors = {}});
+  if (name.starts_with("cpu_")) {
+    ASSIGN_OR_RETURN(const backend::cpu::IsaEntry* isa, backend::cpu::FindIsaOrModel(name.substr(4)));
+    return std::unique_ptr<backend::Backend>(std::make_unique<backend::cpu::CpuBackend>(
+        backend::cpu::CpuOptions{.threads = UsableProcessors(), .processors = {}}, *isa));
+  }
   if (name == "ref")
     return std::unique_ptr<backend::Backend>(std::make_unique<backend::RefBackend>(UsableProcessors()));
   return Err(ErrorCode::kUnsupported, name + " is not in this build");
@@ -40,6 +44,17 @@ std::vector<std::string> BackendNames() {
 #endif
 }
 
+// What is held against one run of `ref`.
+std::vector<std::string> FormsOf(const std::string& name) {
+  if (name != "cpu") return {name};
+  std::vector<std::string> forms = {"cpu_auto"};
+#ifndef GALLEY_TRUE_SHAPES
+  forms.emplace_back("cpu_tile_model");
+#endif
+  if (backend::cpu::FindIsa("amx")) forms.emplace_back("cpu_amx");
+  return forms;
+}
+
 Result<std::vector<Output>> RunOn(backend::Backend& backend, const OpCase& op_case, std::uint64_t seed) {
   OpRig rig(backend, seed);
   op_case.run(rig);
@@ -51,19 +66,23 @@ class Conformance : public testing::TestWithParam<std::tuple<std::string, std::s
 TEST_P(Conformance, EqualsRef) {
   const auto& [name, index] = GetParam();
   const OpCase& op_case = OpCases()[index];
-  auto tested = MakeBackend(name);
-  ASSERT_TRUE(tested) << tested.error().ToString();
   backend::RefBackend reference(UsableProcessors());
   constexpr std::uint64_t kSeed = 20261129;
-  const auto ran = RunOn(**tested, op_case, kSeed), expected = RunOn(reference, op_case, kSeed);
-  ASSERT_TRUE(ran) << ran.error().ToString();
+  const auto expected = RunOn(reference, op_case, kSeed);
   ASSERT_TRUE(expected) << expected.error().ToString();
-  const std::vector<Output>&ours = *ran, &theirs = *expected;
-  EXPECT_EQ(Complaint(ours, theirs), "") << "seed " << kSeed;
-  for (std::size_t i = 0; i < ours.size(); ++i) {
-    if (ours[i].check != Check::kBFloat16 && ours[i].check != Check::kFloat) continue;
-    std::printf("  %s %s: relative L2 %.3g, limit %.3g\n", op_case.name.c_str(), ours[i].name.c_str(),
-                Distance(ours[i], theirs[i]), ours[i].limit);
+  const std::vector<Output>& theirs = *expected;
+  for (const std::string& form : FormsOf(name)) {
+    auto tested = MakeBackend(form);
+    ASSERT_TRUE(tested) << tested.error().ToString();
+    const auto ran = RunOn(**tested, op_case, kSeed);
+    ASSERT_TRUE(ran) << ran.error().ToString();
+    const std::vector<Output>& ours = *ran;
+    EXPECT_EQ(Complaint(ours, theirs), "") << form << ", seed " << kSeed;
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      if (ours[i].check != Check::kBFloat16 && ours[i].check != Check::kFloat) continue;
+      std::printf("  %s %s %s: relative L2 %.3g, limit %.3g\n", form.c_str(), op_case.name.c_str(),
+                  ours[i].name.c_str(), Distance(ours[i], theirs[i]), ours[i].limit);
+    }
   }
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "galley/backend/cpu/cpu_backend.h"
+#include "galley/backend/cpu/tile_model.h"
 #ifdef GALLEY_CUDA
 #include "galley/backend/cuda/cuda_backend.h"
 #endif
@@ -20,7 +21,7 @@
 #include "galley/text/compressed_ids.h"
 
 #ifndef GALLEY_TEST_BACKENDS
-#define GALLEY_TEST_BACKENDS "ref", "cpu/auto"
+#define GALLEY_TEST_BACKENDS "ref", "cpu/auto", "cpu/amx"
 #endif
 
 namespace galley {
@@ -66,12 +67,13 @@ class Invariance : public testing::TestWithParam<const char*> {
   }
   static std::unique_ptr<backend::Backend> MakeOnHost(int threads) {
     if (std::string_view(GetParam()) == "ref") return std::make_unique<backend::RefBackend>(threads);
-    auto made = backend::cpu::CpuBackend::Create({.threads = threads, .isa = GetParam() + 4, .processors = {}});
-    EXPECT_TRUE(made) << made.error().ToString();
-    return std::move(*made);
+    const auto isa = backend::cpu::FindIsaOrModel(GetParam() + 4);
+    CHECK(isa) << isa.error().ToString();
+    return std::make_unique<backend::cpu::CpuBackend>(backend::cpu::CpuOptions{.threads = threads, .processors = {}},
+                                                      **isa);
   }
   void SetUp() override {
-    if (std::string_view(GetParam()).starts_with("cpu/") && !backend::cpu::FindIsa(GetParam() + 4))
+    if (std::string_view(GetParam()).starts_with("cpu/") && !backend::cpu::FindIsaOrModel(GetParam() + 4))
       GTEST_SKIP() << "this processor cannot run " << GetParam();
   }
 };

@@ -47,7 +47,7 @@ constexpr Spec kModel[] = {
      .initial = "auto",
      .help = "Instruction set of the cpu backend; auto is the fastest that the processor has. Results differ in their "
              "last bits between instruction sets.",
-     .choices = "auto generic avx2 avx512 avx512bf16"},
+     .choices = "auto generic avx2 avx512 avx512bf16 amx"},
     {.name = "experts",
      .type = Type::kEnum,
      .commands = "generate chat dump plan bench serve calibrate",

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "galley/backend/cpu/self_test.h"
 #include "galley/base/math.h"
 
 namespace galley::backend::cpu {
@@ -16,7 +17,7 @@ constexpr std::int64_t kTasksPerThread = 6;
 }  // namespace
 
 Result<std::unique_ptr<Backend>> CpuBackend::Create(const CpuOptions& options) {
-  ASSIGN_OR_RETURN(const IsaEntry* isa, FindIsa(options.isa));
+  ASSIGN_OR_RETURN(const IsaEntry* isa, UsableIsa(options.isa));
   return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(options, *isa));
 }
 
@@ -100,7 +101,56 @@ ProductArgs CpuBackend::ProductOf(const Weight& weight, const PackedRows& x, int
   return product;
 }
 
+std::span<const ProductArgs> CpuBackend::Gathered(std::span<const ProductArgs> products) {
+  const std::span own(memory_.Take<ProductArgs>(products.size()), products.size());
+  std::copy(products.begin(), products.end(), own.begin());
+  const auto takes_part = [](const ProductArgs& p) { return p.weight.format != WeightFormat::kF32; };
+  std::int64_t most = 0;
+  for (const ProductArgs& p : products) most += CeilDiv(p.rows, kGathered);
+  const std::span tasks(memory_.Take<GatherArgs>(static_cast<std::size_t>(most)), static_cast<std::size_t>(most));
+  std::size_t used = 0;
+  double cost = 0;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    ProductArgs& p = own[i];
+    if (!takes_part(p)) continue;
+    if (p.rows == 1) {  // a group as it is
+      if (p.x_rows != nullptr) p.x += static_cast<std::size_t>(*p.x_rows) * p.x_stride;
+      p.x_rows = nullptr;
+      continue;
+    }
+    const ProductArgs* before = i == 0 ? nullptr : &products[i - 1];
+    if (before != nullptr && takes_part(*before) && before->x == p.x && before->x_rows == p.x_rows &&
+        before->rows == p.rows && before->weight.cols == p.weight.cols) {  // gate and up of an expert
+      p.x = own[i - 1].x;
+    } else {
+      const int columns = std::min(p.rows, kGathered);
+      const std::size_t group = PaddedColumns(p.weight.cols) * 2 * static_cast<std::size_t>(columns);
+      const auto groups = static_cast<std::size_t>(CeilDiv(p.rows, kGathered));
+      auto* out = memory_.Take<std::byte>(group * groups);
+      for (std::size_t g = 0; g < groups; ++g) {
+        const int first = static_cast<int>(g) * kGathered;
+        const bool listed = p.x_rows != nullptr;
+        tasks[used++] = {.x = listed ? p.x : p.x + static_cast<std::size_t>(first) * p.x_stride,
+                         .x_stride = p.x_stride,
+                         .x_rows = listed ? p.x_rows + first : nullptr,
+                         .rows = std::min(p.rows - first, kGathered),
+                         .columns = columns,
+                         .cols = p.weight.cols,
+                         .out = out + g * group};
+      }
+      cost += static_cast<double>(group * groups) / 8;
+      p.x = out;
+    }
+    p.x_rows = nullptr;
+    p.x_stride = PaddedColumns(p.weight.cols) * 2 * static_cast<std::size_t>(std::min(p.rows, kGathered));
+  }
+  team_.Run(static_cast<std::int64_t>(used), cost,
+            [&](std::int64_t i, int) { kernels_.gather(tasks[static_cast<std::size_t>(i)]); });
+  return own;
+}
+
 void CpuBackend::RunProducts(std::span<const ProductArgs> products) {
+  if (kernels_.gather != nullptr) products = Gathered(products);
   struct Part {
     const ProductArgs* product;
     std::int64_t first_task;

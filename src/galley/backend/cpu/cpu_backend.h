@@ -32,7 +32,8 @@ struct CpuOptions {
 
 class CpuBackend final : public Backend {
  public:
-  // Errors: kUnsupported (an instruction set that this processor has not).
+  // An instruction set whose self-test fails gives way to the automatic choice, with a warning. Errors: kUnsupported
+  // (an instruction set that this processor has not).
   [[nodiscard]] static Result<std::unique_ptr<Backend>> Create(const CpuOptions& options);
   CpuBackend(const CpuOptions& options, const IsaEntry& isa);
 
@@ -95,6 +96,8 @@ class CpuBackend final : public Backend {
   PackedRows PackForLayer(const Weight& weight, const BFloat16* x, int rows);
   // Products that do not depend on each other, in one loop.
   void RunProducts(std::span<const ProductArgs> products);
+  // The same products with their rows gathered, for kernels that want that.
+  std::span<const ProductArgs> Gathered(std::span<const ProductArgs> products);
   ProductArgs ProductOf(const Weight& weight, const PackedRows& x, int rows) const;
 
   const float* RopeValues(const Rope& rope, const StepView& step);

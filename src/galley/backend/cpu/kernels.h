@@ -61,12 +61,26 @@ struct PackArgs {
   void* out = nullptr;  // PackedBytes
 };
 
+// Up to sixteen packed rows side by side: of each pair of columns the pairs of all rows, [PaddedColumns / 2][columns]
+// pairs of bf16. Rows behind `rows` are zero.
+struct GatherArgs {
+  const std::byte* x = nullptr;  // packed rows
+  std::size_t x_stride = 0;      // bytes
+  const std::int32_t* x_rows = nullptr;
+  int rows = 0, columns = 0;  // rows <= columns <= kGathered
+  std::int64_t cols = 0;
+  void* out = nullptr;
+};
+inline constexpr int kGathered = 16;
+
 // out[t][r] = weight[r] . x[t] for r in [row_begin, row_end). Exactly one of out and out_bf16 is given.
 struct ProductArgs {
   Weight weight;
   std::int64_t row_begin = 0, row_end = 0;
-  const std::byte* x = nullptr;  // packed rows
-  std::size_t x_stride = 0;      // bytes
+  // Packed rows. Kernels that gather take more than one row as groups of sixteen (the last one filled up when there are
+  // several), x_stride from group to group, and no x_rows; but fp32 weights as others do.
+  const std::byte* x = nullptr;
+  std::size_t x_stride = 0;  // bytes
   // Row numbers of x, in order; null: 0, 1, 2 …
   const std::int32_t* x_rows = nullptr;
   int rows = 0;
@@ -75,10 +89,12 @@ struct ProductArgs {
   std::int64_t out_stride = 0;   // elements between rows t
   std::byte* scratch = nullptr;  // ProductScratchBytes, 64-byte aligned
 };
+// Decoded weights and sums of products on tiles.
+inline constexpr std::size_t kTileScratchBytes = std::size_t{80} << 10;
 // Panels of decoded weights and their scales.
 [[nodiscard]] constexpr std::size_t ProductScratchBytes(std::int64_t cols) {
   const std::size_t padded = PaddedColumns(cols);
-  return static_cast<std::size_t>(kPanelRows) * (padded * 2 + padded / kChunk * 2 * 64) + 4096;
+  return static_cast<std::size_t>(kPanelRows) * (padded * 2 + padded / kChunk * 2 * 64) + kTileScratchBytes;
 }
 
 // What one row of queries attends to: FP8 window records, unused places up to `window_places`, then FP4 records.
@@ -125,6 +141,7 @@ struct IndexArgs {
 
 struct Kernels {
   void (*pack)(const PackArgs&) = nullptr;
+  void (*gather)(const GatherArgs&) = nullptr;  // null: products take packed rows as they are
   void (*product)(const ProductArgs&) = nullptr;
   void (*attend)(const AttendArgs&) = nullptr;
   void (*index_scores)(const IndexArgs&) = nullptr;

@@ -3,12 +3,15 @@
 // bits do not depend on what shares the call.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "galley/backend/cpu/cpu_backend.h"
+#include "galley/backend/cpu/self_test.h"
+#include "galley/backend/cpu/tile_model.h"
 #include "galley/base/rng.h"
 #include "galley/tensor/quantize.h"
 
@@ -86,7 +89,7 @@ std::vector<BFloat16> Activations(int rows, int cols) {
 class Products : public testing::TestWithParam<std::tuple<const char*, WeightFormat>> {
  protected:
   void SetUp() override {
-    const auto isa = FindIsa(std::get<0>(GetParam()));
+    const auto isa = FindIsaOrModel(std::get<0>(GetParam()));
     if (!isa) GTEST_SKIP() << isa.error().ToString();
     backend_ = std::make_unique<CpuBackend>(CpuOptions{.threads = 2, .isa = "auto", .processors = {}}, **isa);
   }
@@ -135,7 +138,7 @@ TEST_P(Products, ARowsBitsDoNotDependOnTheOthers) {
   const TestMatrix matrix(format(), 100, 416);
   const std::vector<BFloat16> x = Activations(23, 416);
   const std::vector<BFloat16> all = Run(matrix.weight, x.data(), 23);
-  for (const int rows : {1, 2, 3, 4, 6, 9}) {
+  for (const int rows : {1, 2, 3, 4, 6, 9, 17}) {
     for (int first = 0; first + rows <= 23; first += rows) {
       const std::vector<BFloat16> some = Run(matrix.weight, x.data() + first * 416, rows);
       ASSERT_EQ(std::memcmp(some.data(), all.data() + first * 100, some.size() * 2), 0)
@@ -151,11 +154,27 @@ TEST_P(Products, BitsDoNotDependOnThreads) {
     const std::vector<BFloat16> x = Activations(rows, 544);
     const std::vector<BFloat16> two = Run(matrix.weight, x.data(), rows);
     for (const int threads : {1, 3, 64}) {
-      CpuBackend other({.threads = threads, .isa = "auto", .processors = {}}, **FindIsa(std::get<0>(GetParam())));
+      CpuBackend other({.threads = threads, .isa = "auto", .processors = {}},
+                       **FindIsaOrModel(std::get<0>(GetParam())));
       std::vector<BFloat16> out(two.size());
       other.Linear({.rows = rows, .weight = matrix.weight, .x = x.data(), .out = out.data()});
       ASSERT_EQ(std::memcmp(out.data(), two.data(), out.size() * 2), 0) << threads << " threads, " << rows << " rows";
     }
+  }
+}
+
+// Scales are powers of two, so results move by as much; tiles add those from 2^-63 to 2^64 to exponents.
+TEST_P(Products, ScalesMoveResultsExactly) {
+  if (!IsQuantised(format())) GTEST_SKIP() << "a format without scales";
+  TestMatrix matrix(format(), 40, 160);
+  const std::vector<BFloat16> x = Activations(2, 160);
+  std::fill(matrix.scales.begin(), matrix.scales.end(), 127);
+  const std::vector<BFloat16> plain = Run(matrix.weight, x.data(), 2);
+  for (const int byte : {60, 63, 64, 65, 126, 190, 191, 192, 200}) {
+    std::fill(matrix.scales.begin(), matrix.scales.end(), byte);
+    const std::vector<BFloat16> moved = Run(matrix.weight, x.data(), 2);
+    for (std::size_t i = 0; i < plain.size(); ++i)
+      ASSERT_EQ(ToFloat(moved[i]), std::ldexp(ToFloat(plain[i]), byte - 127)) << "scale " << byte << ", value " << i;
   }
 }
 
@@ -164,7 +183,8 @@ std::string CaseName(const testing::TestParamInfo<Products::ParamType>& info) {
   return std::string(std::get<0>(info.param)) + "_" + kFormats[static_cast<int>(std::get<1>(info.param))];
 }
 INSTANTIATE_TEST_SUITE_P(Isa, Products,
-                         testing::Combine(testing::Values("generic", "avx2", "avx512", "avx512bf16"),
+                         testing::Combine(testing::Values("generic", "avx2", "avx512", "avx512bf16", "amx",
+                                                          "tile_model"),
                                           testing::Values(WeightFormat::kF32, WeightFormat::kBF16,
                                                           WeightFormat::kFp8Block32, WeightFormat::kMxfp4)),
                          CaseName);
@@ -186,6 +206,97 @@ TEST(CpuBackend, ActivationQuantiserIsTheModels) {
     FakeQuantizeFp8(expected);
     for (std::size_t i = 0; i < x.size(); ++i) ASSERT_EQ(ToFloat(out[i]), expected[i]) << isa.name << ", value " << i;
   }
+}
+
+// Logits are fp32, so that nothing of a sum is rounded away.
+std::vector<float> Logits(const IsaEntry& isa, const TestMatrix& matrix, const std::vector<BFloat16>& x, int rows) {
+  CpuBackend backend({.threads = 2, .isa = isa.name, .processors = {}}, isa);
+  const auto cols = static_cast<std::size_t>(matrix.weight.cols);
+  const std::vector<BFloat16> norm(cols, ToBFloat16(1.0f));
+  std::vector<float> out(static_cast<std::size_t>(rows * matrix.weight.rows));
+  HeadArgs args;
+  args.count = rows;
+  args.dim = static_cast<int>(cols);
+  args.x = x.data();
+  args.norm = norm.data();
+  args.head = matrix.weight;
+  args.logits = out.data();
+  backend.Head(args);
+  return out;
+}
+
+// What the manual says of the instruction is what the processor does, bit by bit.
+TEST(Tiles, TheModelIsTheProcessors) {
+  const auto amx = FindIsa("amx"), model = FindIsaOrModel("tile_model_wide");
+  if (!amx || !model) GTEST_SKIP() << "this processor has no tile registers, or the system gives none";
+  const TestMatrix matrix(WeightFormat::kBF16, 77, 640);
+  for (const int rows : {1, 7, 16, 40}) {
+    const std::vector<BFloat16> x = Activations(rows, 640);
+    ASSERT_EQ(Logits(**amx, matrix, x, rows), Logits(**model, matrix, x, rows)) << rows << " rows";
+  }
+}
+
+// One step of 32 columns: even products are summed by themselves, then odd ones, then both. 2^24 + 1 is 2^24 in fp32,
+// so (2^24 + 1 + 1) in a row would lose both ones, and they are kept: 2^24 + (1 + 1).
+TEST(Tiles, TheModelSumsEvenAndOddColumnsApart) {
+  const auto model = FindIsaOrModel("tile_model");
+  ASSERT_TRUE(model);
+  TestMatrix matrix(WeightFormat::kBF16, 1, 32);
+  const BFloat16 one = ToBFloat16(1.0f), zero = ToBFloat16(0.0f), large = ToBFloat16(0x1p24f);
+  std::vector<BFloat16> weights(32, zero);
+  weights[0] = large;
+  weights[1] = weights[3] = one;
+  matrix.weight.data = weights.data();
+  // The norm of ones is one.
+  const std::vector<BFloat16> x(32, one);
+  EXPECT_EQ(Logits(**model, matrix, x, 1), std::vector<float>{0x1p24f + 2});
+  std::swap(weights[1], weights[2]);  // 2^24 + 1 first, which is 2^24; then 1
+  EXPECT_EQ(Logits(**model, matrix, x, 1), std::vector<float>{0x1p24f});
+}
+
+TEST(SelfTest, EveryInstructionSetPasses) {
+  for (const IsaEntry& isa : IsaTable()) {
+    EXPECT_TRUE(!isa.supported() || PassesSelfTest(isa.kernels())) << isa.name;
+  }
+  for (const char* name : {"tile_model", "tile_model_wide"}) {
+    const auto model = FindIsaOrModel(name);
+    EXPECT_TRUE(!model || PassesSelfTest((*model)->kernels())) << name;
+  }
+}
+
+// Wrong by one in a single place; and right, but with other bits for a row alone.
+const Kernels& OffByOne() {
+  static const Kernels kernels = WithTiles((*FindIsa("generic"))->kernels(), [](Kernels& k) {
+    k.product = [](const ProductArgs& a) {
+      (*FindIsa("generic"))->kernels().product(a);
+      a.out[a.rows * a.out_stride - 1] += 1;
+    };
+  });
+  return kernels;
+}
+const Kernels& OtherBitsAlone() {
+  static const Kernels kernels = WithTiles((*FindIsa("generic"))->kernels(), [](Kernels& k) {
+    k.product = [](const ProductArgs& a) {
+      (*FindIsa("generic"))->kernels().product(a);
+      if (a.rows == 1 && a.out[0] != std::floor(a.out[0])) a.out[0] = std::nextafter(a.out[0], 1e30f);
+    };
+  });
+  return kernels;
+}
+
+TEST(SelfTest, FindsWrongProducts) {
+  EXPECT_FALSE(PassesSelfTest(OffByOne()));
+  EXPECT_FALSE(PassesSelfTest(OtherBitsAlone()));
+}
+
+TEST(SelfTest, AFailingInstructionSetGivesWay) {
+  const auto always = [] { return true; };
+  const IsaEntry& plain = **FindIsa("generic");
+  const IsaEntry table[] = {
+      plain, {"broken", always, OffByOne, true, true}, {"sound", always, plain.kernels, true, true}};
+  EXPECT_EQ((*UsableIsa("broken", table))->name, "generic");
+  EXPECT_EQ((*UsableIsa("sound", table))->name, "sound");
+  EXPECT_EQ((*UsableIsa("auto", table))->name, "generic") << "the other two are used by name only";
 }
 
 TEST(CpuBackend, UnknownInstructionSetsAreRefused) {

@@ -8,8 +8,9 @@
 #include "galley/backend/cpu/kernels/decode.h"
 #include "galley/backend/cpu/kernels/simd.h"
 
-// Products of MXFP4 weights run on exact integers where bytes can be looked up and multiplied.
-#if defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
+// Products of MXFP4 weights run on exact integers where bytes can be looked up and multiplied, unless a tile unit takes
+// pairs of bf16.
+#if defined(__AVX512VNNI__) && defined(__AVX512VBMI__) && !defined(GALLEY_TILE_BASE)
 #define GALLEY_DIGITS 1
 #else
 #define GALLEY_DIGITS 0

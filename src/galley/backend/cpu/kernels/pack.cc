@@ -32,11 +32,19 @@ GALLEY_SIMD void QuantiseGroup(F32& a, F32& b) {
   b = b * up;
 }
 
-// The upper and then the lower halves of pairs of bf16, as fp32.
+// Pairs of bf16: the upper and then the lower halves as fp32, or for a tile unit as they are.
+#if defined(GALLEY_TILE_BASE)
+constexpr std::size_t kPairs = 64;  // bytes of sixteen
+GALLEY_SIMD void StorePairs(std::byte* out, U32 pairs) {
+  StoreAs(out, pairs);
+}
+#else
+constexpr std::size_t kPairs = 128;
 GALLEY_SIMD void StorePairs(std::byte* out, U32 pairs) {
   StoreAs(out, pairs & 0xFFFF0000u);
   StoreAs(out + 64, pairs << 16);
 }
+#endif
 
 GALLEY_SIMD void PackEvenOdd(const U16* natural, std::byte* out) {
   for (std::size_t half = 0; half < 2; ++half) {
@@ -46,8 +54,8 @@ GALLEY_SIMD void PackEvenOdd(const U16* natural, std::byte* out) {
       StoreAs(reinterpret_cast<std::byte*>(&even) + i * 32, NarrowTo16(pair & 0xFFFFu));
       StoreAs(reinterpret_cast<std::byte*>(&odd) + i * 32, NarrowTo16(pair >> 16));
     }
-    StorePairs(out + half * 256, even);
-    StorePairs(out + half * 256 + 128, odd);
+    StorePairs(out + half * 2 * kPairs, even);
+    StorePairs(out + (half * 2 + 1) * kPairs, odd);
   }
 }
 
@@ -87,7 +95,7 @@ GALLEY_SIMD void PackStride4(const U16* natural, std::byte* out) {
       const U64 quad = ((U64)natural[i] >> (16 * s)) & 0xFFFFull;
       StoreAs(reinterpret_cast<std::byte*>(&pairs) + i * 16, __builtin_convertvector(quad, U16x8));
     }
-    StorePairs(out + s * 128, pairs);
+    StorePairs(out + s * kPairs, pairs);
   }
 }
 #endif
@@ -117,9 +125,9 @@ void Pack(const PackArgs& a) {
     for (std::size_t i = 0; i < 8; ++i) {
       StoreBf16(reinterpret_cast<BFloat16*>(natural) + i * kLanes, values[i]);
     }
-    std::byte* to = out + begin * 4;
+    std::byte* to = out + begin / 32 * kPairs;
     if (a.packing == Packing::kNatural) {
-      for (std::size_t i = 0; i < 4; ++i) StorePairs(to + i * 128, (U32)natural[i]);
+      for (std::size_t i = 0; i < 4; ++i) StorePairs(to + i * kPairs, (U32)natural[i]);
     } else if (a.packing == Packing::kEvenOdd) {
       PackEvenOdd(natural, to);
     }

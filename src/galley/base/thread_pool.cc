@@ -106,9 +106,7 @@ int UsableProcessors() {
   CPU_ZERO(&set);
   int allowed = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   if (sched_getaffinity(0, sizeof(set), &set) == 0) allowed = std::max(1, CPU_COUNT(&set));
-  if (const auto quota = ReadCgroupLimits().processors)
-    allowed = std::min(allowed, std::max(1, static_cast<int>(*quota)));
-  return allowed;
+  return ProcessorsWithin(allowed, ReadCgroupLimits());
 }
 
 }  // namespace galley

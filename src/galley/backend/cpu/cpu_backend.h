@@ -27,7 +27,7 @@ struct CpuOptions {
   std::string_view isa = "auto";  // a name of IsaTable
   std::size_t expert_memory = 0;  // > 0: routed experts stay on disk, and so many bytes of them in memory
   bool engram_on_disk = false;    // rows of its tables are asked for ahead and nothing else is
-  std::vector<int> processors;    // where workers are pinned; empty: nowhere
+  std::vector<Core> processors;   // where workers are pinned; empty: nowhere
 };
 
 class CpuBackend final : public Backend {

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <system_error>
 
 #include "galley/base/check.h"
@@ -32,18 +33,35 @@ void PinTo(std::thread& thread, int processor) {
 
 }  // namespace
 
-Team::Team(int threads, std::span<const int> processors) {
+Team::Team(int threads, std::span<const Core> processors) {
   CHECK(threads >= 1) << "threads = " << threads;
+  PlaceWorkers(threads, processors);
   workers_.reserve(static_cast<std::size_t>(threads - 1));
   try {
     for (int worker = 1; worker < threads; ++worker) {
       workers_.emplace_back([this, worker] { Loop(worker); });
       if (static_cast<std::size_t>(worker) < processors.size())
-        PinTo(workers_.back(), processors[static_cast<std::size_t>(worker)]);
+        PinTo(workers_.back(), processors[static_cast<std::size_t>(worker)].processor);
     }
   } catch (const std::system_error& error) {
     log::Warning("only {} of {} threads could be started ({}); the work takes longer", workers_.size() + 1, threads,
                  error.what());
+  }
+}
+
+void Team::PlaceWorkers(int threads, std::span<const Core> processors) {
+  std::vector<int> nodes;  // of each worker
+  for (std::size_t i = 0; i < static_cast<std::size_t>(threads); ++i)
+    nodes.push_back(i < processors.size() ? processors[i].node : processors.empty() ? 0 : processors.front().node);
+  std::vector<int> different = nodes;
+  std::sort(different.begin(), different.end());
+  different.erase(std::unique(different.begin(), different.end()), different.end());
+  nodes_ = different.size();
+  ranges_ = std::make_unique<Range[]>(nodes_);
+  for (const int node : nodes) {
+    home_.push_back(
+        static_cast<std::size_t>(std::lower_bound(different.begin(), different.end(), node) - different.begin()));
+    for (std::size_t n = home_.back() + 1; n < nodes_; ++n) ++ranges_[n].workers_before;
   }
 }
 
@@ -55,9 +73,13 @@ Team::~Team() {
 }
 
 void Team::Work(int worker) {
-  for (std::int64_t i = next_.fetch_add(1, std::memory_order_relaxed); i < tasks_;
-       i = next_.fetch_add(1, std::memory_order_relaxed)) {
-    call_(context_, i, worker);
+  const std::size_t home = home_[static_cast<std::size_t>(worker)];
+  for (std::size_t n = 0; n < nodes_; ++n) {
+    Range& range = ranges_[(home + n) % nodes_];
+    for (std::int64_t i = range.next.fetch_add(1, std::memory_order_relaxed); i < range.end;
+         i = range.next.fetch_add(1, std::memory_order_relaxed)) {
+      call_(context_, i, worker);
+    }
   }
 }
 
@@ -83,8 +105,11 @@ void Team::Loop(int worker) {
 void Team::Share(std::int64_t tasks, const void* context, Call call) {
   context_ = context;
   call_ = call;
-  tasks_ = tasks;
-  next_.store(0);
+  for (std::size_t n = 0; n < nodes_; ++n) {
+    const auto border = [&](std::int64_t workers) { return tasks * workers / static_cast<std::int64_t>(home_.size()); };
+    ranges_[n].next.store(border(ranges_[n].workers_before));
+    ranges_[n].end = n + 1 < nodes_ ? border(ranges_[n + 1].workers_before) : tasks;
+  }
   open_.store(true);
   generation_.fetch_add(1);
   generation_.notify_all();

@@ -2,6 +2,10 @@
 // The cpu backend's threads. They run one loop at a time; between loops a worker first spins, because the next loop of
 // a step follows within microseconds, and then sleeps. Owned by a backend; Run is called by one thread at a time, which
 // works as well. Tasks are handed out dynamically, so results must not depend on who runs which.
+//
+// On several memory nodes each node has its own share of a loop's tasks, in proportion to its workers, and its workers
+// take those first: the rows of a matrix then meet the same node in every step, so the pages that it touched first are
+// near. Who is done helps the other nodes.
 #pragma once
 
 #include <atomic>
@@ -11,13 +15,16 @@
 #include <thread>
 #include <vector>
 
+#include "galley/backend/cpu/topology.h"
+
 namespace galley::backend::cpu {
 
 class Team {
  public:
-  // `threads` >= 1, the calling thread included. `processors`: where the workers are pinned, the i-th worker (from 1)
-  // to processors[i]; empty: nowhere.
-  explicit Team(int threads, std::span<const int> processors = {});
+  // `threads` >= 1, the calling thread included. `processors`: where the workers are, the i-th worker (from 1) pinned
+  // to processors[i]; the caller counts as near processors[0], and is left alone, because threads that it starts would
+  // be pinned with it. Empty: nowhere.
+  explicit Team(int threads, std::span<const Core> processors = {});
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
@@ -42,6 +49,14 @@ class Team {
   // Below this a loop takes about as long as waking somebody.
   static constexpr double kParallelCost = 60'000;
 
+  // Tasks of the workers of one memory node.
+  struct alignas(64) Range {
+    std::atomic<std::int64_t> next{0};
+    std::int64_t end = 0;
+    std::int64_t workers_before = 0;  // of nodes before this one
+  };
+
+  void PlaceWorkers(int threads, std::span<const Core> processors);
   void Share(std::int64_t tasks, const void* context, Call call);
   void Work(int worker);
   void Loop(int worker);
@@ -51,8 +66,9 @@ class Team {
   // before it waits for `inside_` to fall to zero, so nobody reads these fields while they change.
   const void* context_ = nullptr;
   Call call_ = nullptr;
-  std::int64_t tasks_ = 0;
-  alignas(64) std::atomic<std::int64_t> next_{0};
+  std::size_t nodes_ = 1;
+  std::unique_ptr<Range[]> ranges_;  // [nodes_]
+  std::vector<std::size_t> home_;    // number in ranges_, of each worker
   alignas(64) std::atomic<int> inside_{0};
   std::atomic<bool> open_{false};
   alignas(64) std::atomic<std::uint32_t> generation_{0};

@@ -11,8 +11,6 @@
 #include <string>
 #include <thread>
 
-#include "galley/base/thread_pool.h"
-
 namespace galley::backend::cpu {
 namespace {
 
@@ -91,17 +89,25 @@ std::vector<Core> FindCores(const std::filesystem::path& root, std::span<const i
   return cores;
 }
 
+Placement PlaceOn(std::span<const Core> cores, int asked, const CgroupLimits& limits, bool whole_machine) {
+  const auto count = static_cast<int>(cores.size());
+  Placement placement;
+  placement.threads = asked > 0 ? asked : ProcessorsWithin(count, limits);
+  const bool several_nodes = !cores.empty() && cores.front().node != cores.back().node;
+  if (asked == 0 && several_nodes && whole_machine && placement.threads == count)
+    placement.processors.assign(cores.begin(), cores.end());
+  return placement;
+}
+
 Placement PlaceThreads(int asked) {
   const std::vector<int> allowed = AllowedProcessors();
-  const std::vector<Core> cores = FindCores(kSystemRoot, allowed);
-  Placement placement;
-  placement.threads = asked > 0 ? asked : std::min(static_cast<int>(cores.size()), UsableProcessors());
-  const bool several_nodes = !cores.empty() && cores.front().node != cores.back().node;
-  const bool whole_machine = allowed.size() >= std::thread::hardware_concurrency();
-  if (asked == 0 && several_nodes && whole_machine && placement.threads == static_cast<int>(cores.size())) {
-    for (const Core& core : cores) placement.processors.push_back(core.processor);
-  }
-  return placement;
+  // Not by what the C library counts: some versions count the affinity mask.
+  std::ifstream file(std::filesystem::path(kSystemRoot) / "online");
+  std::string list;
+  std::getline(file, list);
+  const std::vector<int> online = ParseProcessorList(list);
+  return PlaceOn(FindCores(kSystemRoot, allowed), asked, ReadCgroupLimits(),
+                 !online.empty() && allowed.size() >= online.size());
 }
 
 }  // namespace galley::backend::cpu

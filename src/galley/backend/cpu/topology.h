@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "galley/base/cgroup.h"
+
 namespace galley::backend::cpu {
 
 struct Core {
@@ -25,10 +27,13 @@ struct Core {
 // How compute threads are placed on this machine.
 struct Placement {
   int threads = 1;
-  std::vector<int> processors;  // of each thread; empty: the system places them
+  std::vector<Core> processors;  // of each thread; empty: the system places them
 };
-// `asked` threads, or with 0 one for each core, cut by the cgroup's quota. Threads are pinned only on a machine of
-// several memory nodes that this process has to itself: pinned threads of two processes would share cores.
+// `asked` threads, or with 0 one for each core, cut by `limits`: never two on a core, so the other logical processors
+// of the cores are free for threads that serve connections. Threads are pinned only on a machine of several memory
+// nodes that this process has to itself (`whole_machine`): pinned threads of two processes would share cores.
+[[nodiscard]] Placement PlaceOn(std::span<const Core> cores, int asked, const CgroupLimits& limits, bool whole_machine);
+// On this machine, of the processors that the calling thread may use.
 [[nodiscard]] Placement PlaceThreads(int asked);
 
 }  // namespace galley::backend::cpu

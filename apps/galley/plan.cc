@@ -27,6 +27,8 @@ Result<int> RunPlan(Context& context) {
   options.blocks = static_cast<int>(values.Int("blocks"));
   options.memory_limit = values.Int("memory-limit");
   options.grammar_cache = values.Int("grammar-cache");
+  RETURN_IF_ERROR(CheckPlacement(values));
+  options.backend = values.String("backend");
   if (values.String("experts") == "disk") options.expert_memory = values.Int("expert-memory");
   options.engram_on_disk = values.String("engram") == "disk";
   ASSIGN_OR_RETURN(options.speculation, ReadSpeculation(values));
@@ -34,8 +36,11 @@ Result<int> RunPlan(Context& context) {
     options.blocks =
         static_cast<int>(CeilDiv<std::int64_t>(values.Int("max-tokens"), backend::kBlockTokens) * options.max_seqs);
   }
-  ASSIGN_OR_RETURN(const engine::MemoryPlan plan, engine::PlanMemory(options, *report.config));
+  ASSIGN_OR_RETURN(engine::MemoryPlan plan, engine::PlanMemory(options, *report.config));
   const std::int64_t limit = engine::MemoryLimit(values.Int("memory-limit"));
+  if (const std::string slow = engine::BeyondMemoryNote(plan, engine::MemoryLimit(0));
+      !slow.empty() && plan.Fits(limit))
+    plan.notes.push_back(slow);
   if (values.Bool("json")) {
     context.terminal.Write(engine::ToJson(plan, limit));
   } else {

@@ -5,6 +5,7 @@
 Usage: cli_test.py BINARY [TESTCLASS…]. Only the standard library is needed.
 """
 
+import itertools
 import json
 import os
 import re
@@ -668,6 +669,25 @@ class Tools(unittest.TestCase):
         self.assertEqual(refused.returncode, EXIT["resource_exhausted"])
         self.assertFalse(json.loads(refused.stdout)["fits"])
         self.assertIn("1.00 MiB may be used", refused.stderr)
+        # Every placement: what runs also plans, and what cannot run is refused by both with the same words.
+        places = ["device", "host", "disk"]
+        for backend in ["ref", "cpu", "cuda"]:
+            for experts, engram in itertools.product(places, places):
+                flags = ["--backend", backend, "--experts", experts, "--engram", engram, "--expert-memory", "500KiB"]
+                plan = run("plan", "--json", *flags)
+                if backend == "cuda" and (experts, engram) != ("device", "device"):
+                    self.assertIn("all weights on the device; use --" + ("experts" if experts != "device" else "engram"), plan.stderr)
+                elif backend == "ref" and experts == "disk":
+                    self.assertIn("every expert in memory; use --backend cpu", plan.stderr)
+                else:
+                    self.assertEqual(plan.returncode, 0, (flags, plan.stderr))
+                    slow = json.loads(plan.stdout)["notes"]
+                    self.assertEqual([note.split(" uses ")[0].split(" reads ")[0] for note in slow], ["a token"] * [experts, engram].count("disk"))
+                    if backend != "cuda" and engram == "disk":
+                        self.assertEqual(run("generate", *flags, "--max-tokens", 1, "Hi").returncode, 0, flags)
+                    continue
+                self.assertEqual(plan.returncode, EXIT["unsupported"], flags)
+                self.assertEqual(run("generate", *flags, "Hi").stderr, plan.stderr)
         # The configuration alone is enough.
         with tempfile.TemporaryDirectory() as folder:
             shutil.copy(NANO / "config.json", folder)

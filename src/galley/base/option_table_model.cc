@@ -35,7 +35,7 @@ constexpr Spec kModel[] = {
          "Read all weights first and stop unless their digest is this one, as `galley inspect --digest` prints it."},
     {.name = "backend",
      .type = Type::kEnum,
-     .commands = "generate chat dump bench serve calibrate",
+     .commands = "generate chat dump plan bench serve calibrate",
      .initial = "auto",
      .help = "What computes: plain reference code, the processor's vector units, or an NVIDIA GPU; auto is "
              "the processor.",

@@ -4,12 +4,17 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -154,12 +159,13 @@ double ReadSlice(const std::filesystem::path& path, std::size_t begin) {
   return Seconds(start);
 }
 
-// What the process holds, without what the file system keeps for it: kB of /proc/self/status as bytes.
-std::int64_t ResidentBytes() {
+// What the process holds ("VmRSS:"), or held at most ("VmHWM:"), without what the file system keeps for it: kB of
+// /proc/self/status as bytes.
+std::int64_t ResidentBytes(std::string_view field = "VmRSS:") {
   std::ifstream status("/proc/self/status");
   std::string word;
   std::int64_t kilobytes = 0;
-  while (status >> word && word != "VmRSS:") {
+  while (status >> word && word != field) {
   }
   status >> kilobytes;
   return kilobytes * 1024;
@@ -218,9 +224,104 @@ void Decode(const std::filesystem::path& dir, std::int64_t expert_memory, std::i
   run.counts.reading_seconds -= before.reading_seconds;
 }
 
-TEST(LargerThanMemory, DecodesTheSameBitsAtTheRateOfTheDisk) {
-  const io::TempDir dir;
-  const std::int64_t bytes = WriteModel(dir.path());
+// A control group of this process's own, version 1 or 2, in which only so much memory may be used; page cache counts as
+// well. Where this process may not make one, `made` is false.
+class LimitedGroup {
+ public:
+  explicit LimitedGroup(std::int64_t limit) {
+    const std::string name = fmt::format("galley-test-{}", getpid());
+    for (const auto& [parent, file] :
+         {std::pair{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"}, std::pair{"/sys/fs/cgroup", "memory.max"}}) {
+      std::error_code error;
+      const std::filesystem::path group = std::filesystem::path(parent) / name;
+      if (!std::filesystem::create_directory(group, error)) continue;
+      path_ = group;
+      made_ = Write(file, limit);
+      if (made_) return;
+      std::filesystem::remove(group, error);
+    }
+  }
+  ~LimitedGroup() {
+    if (made_) rmdir(path_.c_str());
+  }
+  LimitedGroup(const LimitedGroup&) = delete;
+  LimitedGroup& operator=(const LimitedGroup&) = delete;
+
+  [[nodiscard]] bool made() const { return made_; }
+  [[nodiscard]] bool Enter() const { return Write("cgroup.procs", 0); }  // 0: the process that writes
+
+ private:
+  [[nodiscard]] bool Write(const char* file, std::int64_t value) const {
+    std::ofstream out(path_ / file);
+    out << value << std::flush;
+    return out.good();
+  }
+  std::filesystem::path path_;
+  bool made_ = false;
+};
+
+std::uint64_t DigestOf(const std::vector<std::vector<float>>& logits) {
+  std::uint64_t digest = 0xCBF29CE484222325;
+  for (const std::vector<float>& row : logits) {
+    for (const float value : row) digest = (digest ^ std::bit_cast<std::uint32_t>(value)) * 0x100000001B3;
+  }
+  return digest;
+}
+
+class LargerThanMemory : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { bytes_ = WriteModel(dir().path()); }
+  static const io::TempDir& dir() {
+    static const io::TempDir folder;
+    return folder;
+  }
+  inline static std::int64_t bytes_ = 0;
+};
+
+// The system itself enforces the limit on a process of its own: one that needs more fails or is killed.
+TEST_F(LargerThanMemory, RunsWhereTheSystemAllowsNoMore) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers need memory of their own";
+#endif
+  const LimitedGroup group(kLimit);
+  struct Outcome {
+    std::uint64_t digest;
+    std::int64_t most;
+  };
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    // Writable memory, stacks of threads included, and in a group what is resident, the page cache included.
+    const rlimit limit = {static_cast<rlim_t>(kLimit), static_cast<rlim_t>(kLimit)};
+    Decoding run;
+    const bool entered = setrlimit(RLIMIT_DATA, &limit) == 0 && (!group.made() || group.Enter());
+    if (entered) Decode(dir().path(), kExpertMemory, kLimit, run);
+    const Outcome outcome = {DigestOf(run.logits), ResidentBytes("VmHWM:")};
+    const bool sent = write(ends[1], &outcome, sizeof(outcome)) == sizeof(outcome);
+    _exit(entered && sent && !HasFailure() ? 0 : 1);
+  }
+  close(ends[1]);
+  Outcome outcome{};
+  const ssize_t got = read(ends[0], &outcome, sizeof(outcome));
+  close(ends[0]);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
+  ASSERT_EQ(got, static_cast<ssize_t>(sizeof(outcome)));
+  fmt::print("{}; resident at most {:.2f} of {:.2f} GB\n",
+             group.made() ? "in a control group" : "by RLIMIT_DATA alone, no control group could be made",
+             static_cast<double>(outcome.most) / 1e9, static_cast<double>(kLimit) / 1e9);
+  EXPECT_LE(outcome.most, kLimit);
+  Decoding whole;
+  Decode(dir().path(), -1, 0, whole);
+  EXPECT_EQ(outcome.digest, DigestOf(whole.logits));
+}
+
+TEST_F(LargerThanMemory, DecodesTheSameBitsAtTheRateOfTheDisk) {
+  const io::TempDir& dir = LargerThanMemory::dir();
+  const std::int64_t bytes = bytes_;
   ASSERT_GE(bytes, 4 * kLimit);
   const std::filesystem::path file = dir / "model.safetensors";
   DropCache(file);
@@ -255,7 +356,7 @@ TEST(LargerThanMemory, DecodesTheSameBitsAtTheRateOfTheDisk) {
 }
 
 // V4.1 at its true size, as a file of holes: opening it reads headers and nothing else.
-TEST(LargerThanMemory, HundredsOfGigabytesOpenInTwoSeconds) {
+TEST(HugeCheckpoint, HundredsOfGigabytesOpenInTwoSeconds) {
   const io::TempDir dir;
   io::WriteBytes(dir / "config.json", model::FlashConfigJson());
   const auto config = model::LoadConfig(dir.path());

@@ -11,6 +11,7 @@
 #include "galley/backend/cuda/cuda_backend.h"
 #endif
 #include "galley/backend/ref/ref_backend.h"
+#include "galley/base/log.h"
 #include "galley/base/math.h"
 #include "galley/base/range.h"
 #include "galley/base/thread_pool.h"
@@ -78,18 +79,28 @@ Status CheckExpertMemory(std::int64_t bytes, const model::Config& config) {
              "expert-memory");
 }
 
+// Null: not in this build.
+const BackendEntry* EntryOf(const LoadOptions& options) {
+  const auto* found = std::find_if(std::begin(kBackends), std::end(kBackends), [&](const BackendEntry& entry) {
+    return entry.name == BackendName(options.backend);
+  });
+  return found == std::end(kBackends) ? nullptr : found;
+}
+
+// A plan may be for a backend of another build.
+Status CheckExpertsPlace(const LoadOptions& options, const BackendEntry* entry) {
+  if (ExpertMemory(options) == 0 || entry == nullptr || entry->keeps_experts_on_disk) return {};
+  return Err(ErrorCode::kUnsupported,
+             fmt::format("the {} backend has every expert in memory; use --backend cpu", entry->name), "experts");
+}
+
 Result<std::unique_ptr<backend::Backend>> MakeBackend(const LoadOptions& options) {
+  const BackendEntry* chosen = EntryOf(options);
+  RETURN_IF_ERROR(CheckExpertsPlace(options, chosen));
+  if (chosen != nullptr) return chosen->make(options, static_cast<std::size_t>(ExpertMemory(options)));
   const std::string_view name = BackendName(options.backend);
   std::string names;
   for (const BackendEntry& entry : kBackends) {
-    if (entry.name == name) {
-      const std::int64_t expert_memory = ExpertMemory(options);
-      if (expert_memory > 0 && !entry.keeps_experts_on_disk) {
-        return Err(ErrorCode::kUnsupported,
-                   fmt::format("the {} backend has every expert in memory; use --backend cpu", name), "experts");
-      }
-      return entry.make(options, static_cast<std::size_t>(expert_memory));
-    }
     names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
   }
   return Err(ErrorCode::kUnsupported, fmt::format("\"{}\" is not in this build; it has: {}", name, names), "backend");
@@ -130,6 +141,8 @@ Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) 
   RETURN_IF_ERROR(CheckRange("step-rows", options.rows_max, 1, kRowsMax));
   RETURN_IF_ERROR(CheckRange("max-seqs", options.sequences_max, 1, kSequencesMax));
   RETURN_IF_ERROR(CheckRange("snapshots", options.snapshots, 0, kBlocksMax));
+  const BackendEntry* backend = EntryOf(options);
+  RETURN_IF_ERROR(CheckExpertsPlace(options, backend));
   RETURN_IF_ERROR(CheckExpertMemory(ExpertMemory(options), config));
   Sizing sizing;
   ASSIGN_OR_RETURN(sizing.max_seq_len, SequenceLength(options.max_seq_len, config.max_seq_len));
@@ -151,6 +164,8 @@ Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) 
                    .snapshots = options.snapshots,
                    .expert_memory = options.expert_memory < 0 ? -1 : ExpertMemory(options),
                    .recorded_step_bytes = RecordedStepBytes(options),
+                   .on_host = BackendName(options.backend) != "cuda",
+                   .reads_weights_ahead = backend != nullptr && backend->keeps_experts_on_disk,
                    .engram_on_disk = options.engram_on_disk,
                    .rewind = options.rewind,
                    .grammar_cache = options.grammar_cache};
@@ -170,6 +185,8 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   loaded.max_seq_len_ = sizing.max_seq_len;
   ASSIGN_OR_RETURN(loaded.memory_plan_, PlanMemory(config, sizing.memory));
   RETURN_IF_ERROR(loaded.memory_plan_.Fits(MemoryLimit(options.memory_limit)));
+  if (const std::string slow = BeyondMemoryNote(loaded.memory_plan_, MemoryLimit(0)); !slow.empty())
+    log::Warning("slow: {}", slow);
 
   ASSIGN_OR_RETURN(text::Tokenizer tokenizer, text::Tokenizer::Load(options.model_dir / "tokenizer.json"));
   loaded.tokenizer_ = std::make_unique<text::Tokenizer>(std::move(tokenizer));

@@ -63,12 +63,36 @@ std::string ExpertsNote(const model::Config& config, std::int64_t all, std::int6
       Size(static_cast<std::int64_t>(missed)), missed / 1e9);
 }
 
-std::string EngramNote(const model::Config& config) {
+std::string EngramNote(const model::Config& config, bool ahead) {
   const std::int64_t rows = static_cast<std::int64_t>(config.engram.layer_ids.size()) * config.engram.columns();
-  return fmt::format(
-      "a token reads {} rows of Engram tables, each of them up to two pages from disk, all asked for when "
-      "the token is known",
-      rows);
+  return fmt::format("a token reads {} rows of Engram tables, each of them up to two pages from disk, {}", rows,
+                     ahead ? "all asked for when the token is known" : "one after the other when they are used");
+}
+
+std::string Remedy(model::Part part) {
+  switch (part) {
+    case model::Part::kRoutedExperts:
+      return "keep routed experts on disk (--experts disk)";
+    case model::Part::kEngramTables:
+      return "keep Engram tables on disk (--engram disk)";
+    default:
+      return "";
+  }
+}
+
+// What to do about weights that are too large by themselves; the largest remedy first, and no more than are needed.
+std::string WeightAdvice(std::vector<MemoryItem> items, std::int64_t excess) {
+  std::erase_if(items, [](const MemoryItem& item) { return item.remedy.empty(); });
+  std::stable_sort(items.begin(), items.end(),
+                   [](const MemoryItem& a, const MemoryItem& b) { return a.bytes() > b.bytes(); });
+  std::string advice;
+  for (const MemoryItem& item : items) {
+    if (excess <= 0) break;
+    advice += fmt::format("{}{}, which take {}", advice.empty() ? "" : ", and ", item.remedy, Size(item.bytes()));
+    excess -= item.bytes();
+  }
+  if (excess > 0) return "so choose a smaller model or a machine with more memory";
+  return "so " + advice;
 }
 
 // One row for each part of the model, with the number formats in it.
@@ -93,7 +117,8 @@ void AddWeights(const model::Config& config, const MemoryOptions& options, Memor
                                            100 * static_cast<double>(expert_memory) / static_cast<double>(sum.bytes),
                                            Size(sum.bytes)),
                        .count = 1,
-                       .each = expert_memory});
+                       .each = expert_memory,
+                       .remedy = "hold fewer experts in memory (--expert-memory)"});
       plan.notes.push_back(ExpertsNote(config, sum.bytes, expert_memory));
       continue;
     }
@@ -102,13 +127,14 @@ void AddWeights(const model::Config& config, const MemoryOptions& options, Memor
                        .name = fmt::format("{}: {} on disk", model::Name(part), Size(sum.bytes)),
                        .count = 1,
                        .each = 0});
-      plan.notes.push_back(EngramNote(config));
+      plan.notes.push_back(EngramNote(config, options.reads_weights_ahead));
       continue;
     }
     items.push_back({.kind = MemoryKind::kWeights,
                      .name = fmt::format("{} ({})", model::Name(part), fmt::join(sum.formats, " ")),
                      .count = 1,
-                     .each = sum.bytes});
+                     .each = sum.bytes,
+                     .remedy = options.reads_weights_ahead ? Remedy(part) : ""});
   }
 }
 
@@ -135,7 +161,7 @@ Status MemoryPlan::Fits(std::int64_t limit) const {
   const std::int64_t fixed = BytesOf(MemoryKind::kWeights) + BytesOf(MemoryKind::kTables);
   std::string advice;
   if (fixed > limit) {
-    advice = "the weights alone do not fit, so choose a smaller model or a machine with more memory";
+    advice = "the weights alone do not fit, " + WeightAdvice(items, fixed - limit);
   } else if (const MemoryItem* largest = LargestWithOption(items); largest != nullptr) {
     const std::int64_t room = limit - (total() - largest->bytes());
     advice = fmt::format("lower {}, which take {}", kKinds[static_cast<std::size_t>(largest->kind)].option,
@@ -157,6 +183,7 @@ Status MemoryPlan::Fits(std::int64_t limit) const {
 
 Result<MemoryPlan> PlanMemory(const model::Config& config, const MemoryOptions& options) {
   MemoryPlan plan;
+  plan.on_host = options.on_host;
   AddWeights(config, options, plan);
   ASSIGN_OR_RETURN(const model::ModelMemory memory, model::Model::PlanMemory(config, options.model));
   const model::StateLayout layout = model::StateLayout::Make(config, options.rewind);
@@ -183,6 +210,14 @@ Result<MemoryPlan> PlanMemory(const model::Config& config, const MemoryOptions& 
 std::int64_t MemoryLimit(std::int64_t asked) {
   if (asked > 0) return asked;
   return static_cast<std::int64_t>(std::min<std::uint64_t>(UsableMemoryBytes(), INT64_MAX));
+}
+
+std::string BeyondMemoryNote(const MemoryPlan& plan, std::int64_t usable) {
+  if (!plan.on_host || plan.total() <= usable) return "";
+  return fmt::format(
+      "{} are planned and allowed, but the process may use {}: weights beyond that are read from disk again in every "
+      "step that needs them (lower --memory-limit to see what else could be done)",
+      Size(plan.total()), Size(usable));
 }
 
 std::string ToText(const MemoryPlan& plan, std::int64_t limit) {

@@ -22,6 +22,8 @@ struct MemoryOptions {
   int snapshots = 0;
   std::int64_t expert_memory = -1;       // for routed experts when they stay on disk; -1: all are in memory
   std::int64_t recorded_step_bytes = 0;  // that a backend may take for decode steps it records and replays
+  bool on_host = true;                   // in the memory of the process
+  bool reads_weights_ahead = false;      // the backend can leave experts on disk and asks for rows before it needs them
   bool engram_on_disk = false;           // rows of its tables are read when tokens ask for them
   model::RewindRows rewind = {};         // deepens slots and snapshots
   std::int64_t grammar_cache = 0;        // for compiled grammars that are kept
@@ -43,6 +45,7 @@ struct MemoryItem {
   std::string name;
   std::int64_t count = 1;
   std::int64_t each = 0;
+  std::string remedy = {};  // what takes weights out of memory, as advice; empty: nothing does
   [[nodiscard]] std::int64_t bytes() const { return count * each; }
 };
 
@@ -50,6 +53,7 @@ struct MemoryPlan {
   std::vector<MemoryItem> items;
   std::int64_t tokens = 0;         // that the blocks hold
   std::vector<std::string> notes;  // what will be slow, and why
+  bool on_host = true;             // in the memory of the process
 
   [[nodiscard]] std::int64_t total() const;
   [[nodiscard]] std::int64_t BytesOf(MemoryKind kind) const;
@@ -62,6 +66,10 @@ struct MemoryPlan {
 
 // `asked` bytes, or with 0 what the process may use.
 [[nodiscard]] std::int64_t MemoryLimit(std::int64_t asked);
+
+// What is slow when a plan, allowed by a larger limit, exceeds what the process may use; empty when it does not, or
+// when its weights are elsewhere (MemoryPlan::on_host).
+[[nodiscard]] std::string BeyondMemoryNote(const MemoryPlan& plan, std::int64_t usable);
 
 // A table for people, with the limit it is compared to; and one JSON object.
 [[nodiscard]] std::string ToText(const MemoryPlan& plan, std::int64_t limit);

@@ -110,6 +110,7 @@ TEST(MemoryPlanTest, PartsOnDisk) {
   options.max_seqs = 1;
   options.max_seq_len = 4096;
   options.memory_limit = std::int64_t{128} << 30;
+  options.backend = "cpu";
   const auto all = PlanMemory(options, loaded->config);
   ASSERT_TRUE(all);
   EXPECT_TRUE(all->notes.empty());
@@ -129,10 +130,34 @@ TEST(MemoryPlanTest, PartsOnDisk) {
   EXPECT_THAT(ToText(*plan, options.memory_limit), HasSubstr("  slow: a token uses"));
   EXPECT_THAT(ToJson(*plan, options.memory_limit), HasSubstr("\"notes\": [\n    \"a token uses"));
 
+  // What does not fit says what would: experts alone, or Engram's tables as well.
+  EXPECT_THAT(all->Fits(std::int64_t{256} << 30).error().message,
+              HasSubstr("the weights alone do not fit, so keep routed experts on disk (--experts disk), which take "));
+  EXPECT_THAT(
+      all->Fits(std::int64_t{64} << 30).error().message,
+      HasSubstr("(--experts disk), which take 268.95 GiB, and keep Engram tables on disk (--engram disk), which "
+                "take 188.83 GiB"));
+  EXPECT_THAT(all->Fits(1 << 30).error().message, HasSubstr("do not fit, so choose a smaller model or a machine"));
+  EXPECT_THAT(plan->Fits(std::int64_t{32} << 30).error().message,
+              HasSubstr("so hold fewer experts in memory (--expert-memory), which take 64.00 GiB"));
+  // More than the machine has, because a larger limit was given.
+  EXPECT_EQ(BeyondMemoryNote(*plan, plan->total()), "");
+  EXPECT_THAT(BeyondMemoryNote(*plan, plan->total() - 1), HasSubstr("read from disk again"));
+
   options.expert_memory = 1000;
   const auto too_little = PlanMemory(options, loaded->config);
   ASSERT_FALSE(too_little);
   EXPECT_THAT(too_little.error().message, HasSubstr("hold fewer than 4 of this model's experts; give at least"));
+
+  // `ref` reads rows of mapped tables when it meets them, and has every expert in memory.
+  options.backend = "ref";
+  EXPECT_THAT(PlanMemory(options, loaded->config).error().message, HasSubstr("use --backend cpu"));
+  options.expert_memory = -1;
+  const auto mapped = PlanMemory(options, loaded->config);
+  ASSERT_TRUE(mapped);
+  ASSERT_EQ(mapped->notes.size(), 1u);
+  EXPECT_THAT(mapped->notes[0], HasSubstr("one after the other when they are used"));
+  EXPECT_THAT(mapped->Fits(std::int64_t{64} << 30).error().message, HasSubstr("choose a smaller model"));
 }
 
 // The advice names the option whose part is largest, and how much of it would fit.

@@ -181,6 +181,10 @@ Result<std::string> WeightsDigest(Context& context, const std::filesystem::path&
 
 Status CheckWeights(Context& context, const std::filesystem::path& model_dir) {
   if (!context.values.Has("weights-digest")) return {};
+  if (context.values.Has("weight-cache")) {
+    return Err(ErrorCode::kInvalidArgument, "is of the model's own files, so leave out --weight-cache",
+               "weights-digest");
+  }
   std::string expected = context.values.String("weights-digest");
   const auto hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
   if (expected.size() != 64 || !std::ranges::all_of(expected, hex)) {

@@ -49,8 +49,8 @@ inline constexpr std::size_t kPromptBytesMax = std::size_t{64} << 20;
 // Errors: kUnsupported (a place that the backend cannot use).
 [[nodiscard]] Status CheckPlacement(const options::Values& values);
 
-// --backend, --isa, --threads, --cuda-graphs, --experts, --expert-memory and --engram, into any of the engine's
-// structures of options: every command that takes them reads them here. Errors: those of CheckPlacement.
+// --backend, --isa, --threads, --cuda-graphs, --experts, --expert-memory, --engram and --weight-cache, into any of the
+// engine's structures of options: every command that takes them reads them here. Errors: those of CheckPlacement.
 template <typename Options>
 [[nodiscard]] Status ReadDevice(const options::Values& values, Options& options) {
   RETURN_IF_ERROR(CheckPlacement(values));
@@ -60,6 +60,7 @@ template <typename Options>
   options.cuda_graphs = values.String("cuda-graphs") == "on";
   if (values.String("experts") == "disk") options.expert_memory = values.Int("expert-memory");
   options.engram_on_disk = values.String("engram") == "disk";
+  if (values.Has("weight-cache")) options.weight_cache = values.String("weight-cache");
   return {};
 }
 

@@ -40,6 +40,7 @@ int main(int argc, char** argv) {
   FillClosedDescriptors();
   // A reader that goes away shows as a failed write, which the terminal takes quietly.
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` fails as one to a full disk does
   std::error_code error;
   galley::app::Process process{
       .arguments = std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc),

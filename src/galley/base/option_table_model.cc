@@ -75,6 +75,13 @@ constexpr Spec kModel[] = {
      .help = "Where Engram's tables are kept: with what computes, in main memory (the same for ref and cpu), or on "
              "disk, rows being read when a step's tokens are known.",
      .choices = "device host disk"},
+    {.name = "weight-cache",
+     .type = Type::kPath,
+     .commands = "generate chat dump bench serve calibrate",
+     .value_name = "FILE",
+     .help = "File with the weights in the order in which they are used, written when it is not there or of another "
+             "model; as large as the model. For --experts disk and models whose own files scatter an expert's arrays. "
+             "Safe to delete."},
     {.name = "threads",
      .type = Type::kInt,
      .commands = "generate chat dump bench serve calibrate",

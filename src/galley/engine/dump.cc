@@ -373,6 +373,7 @@ Result<TensorMap> Dump(const DumpOptions& options) {
                                       .isa = options.isa,
                                       .expert_memory = options.expert_memory,
                                       .cuda_graphs = options.cuda_graphs,
+                                      .weight_cache = options.weight_cache,
                                       .engram_on_disk = options.engram_on_disk,
                                       .threads = options.threads,
                                       .rows_max = options.chunk > 0 ? std::min(options.chunk, length) : length,

@@ -33,10 +33,11 @@ struct DumpOptions {
   std::filesystem::path model_dir;
   std::vector<TokenId> ids;
   std::string backend = "ref";
-  std::int64_t expert_memory = -1;  // LoadOptions::expert_memory
-  bool cuda_graphs = true;          // LoadOptions::cuda_graphs
-  bool engram_on_disk = false;      // LoadOptions::engram_on_disk
-  std::string isa = "auto";         // instruction set of the cpu backend
+  std::int64_t expert_memory = -1;          // LoadOptions::expert_memory
+  bool cuda_graphs = true;                  // LoadOptions::cuda_graphs
+  bool engram_on_disk = false;              // LoadOptions::engram_on_disk
+  std::filesystem::path weight_cache = {};  // LoadOptions::weight_cache
+  std::string isa = "auto";                 // instruction set of the cpu backend
   int threads = 0;
   int chunk = 0;             // rows of a prefill step; 0: the whole prompt in one step
   int truncate_decoder = 0;  // > 0: a second run with the decoder on the last rows only, as tensors replay.*

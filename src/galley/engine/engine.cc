@@ -78,6 +78,7 @@ LoadOptions LoadOptionsFor(const EngineOptions& options, const Resolved& resolve
           .isa = options.isa,
           .expert_memory = options.expert_memory,
           .cuda_graphs = options.cuda_graphs,
+          .weight_cache = options.weight_cache,
           .engram_on_disk = options.engram_on_disk,
           .threads = options.threads,
           .rows_max = options.step_rows_max,

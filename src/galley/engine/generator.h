@@ -82,11 +82,12 @@ struct GeneratorOptions {
   int decoder_keep = 0;          // decoder truncation: prompt rows that run layers of the decoder; 0: all rows
   std::int64_t max_seq_len = 0;  // 0: what the config states
   std::string backend = "ref";
-  std::int64_t expert_memory = -1;      // LoadOptions::expert_memory
-  bool cuda_graphs = true;              // LoadOptions::cuda_graphs
-  bool engram_on_disk = false;          // LoadOptions::engram_on_disk
-  std::string isa = "auto";             // instruction set of the cpu backend
-  SpeculationOptions speculation = {};  // drafts change how fast tokens come, not which
+  std::int64_t expert_memory = -1;          // LoadOptions::expert_memory
+  bool cuda_graphs = true;                  // LoadOptions::cuda_graphs
+  bool engram_on_disk = false;              // LoadOptions::engram_on_disk
+  std::filesystem::path weight_cache = {};  // LoadOptions::weight_cache
+  std::string isa = "auto";                 // instruction set of the cpu backend
+  SpeculationOptions speculation = {};      // drafts change how fast tokens come, not which
 };
 
 class Generator {

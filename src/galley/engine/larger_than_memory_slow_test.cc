@@ -91,8 +91,9 @@ std::pair<std::string, std::int64_t> HeaderOf(const std::vector<model::ImpliedTe
   return {io::LengthPrefix(header.size()) + header, end};
 }
 
-// Writes a model like the probe with wider and more experts; returns the checkpoint's bytes.
-std::int64_t WriteModel(const std::filesystem::path& dir) {
+// Writes a model like the probe with wider and more experts; returns the checkpoint's bytes. `scattered`: the arrays of
+// an expert lie far apart, all first matrices before all second ones and so on.
+std::int64_t WriteModel(const std::filesystem::path& dir, bool scattered = false) {
   const std::filesystem::path probe = std::filesystem::path(GALLEY_SOURCE_DIR) / "tests/golden/v41_probe";
   std::string config = io::ReadBytes(probe / "config.json");
   Replace(config, "\"n_routed_experts\": 8", "\"n_routed_experts\": 96");
@@ -103,7 +104,14 @@ std::int64_t WriteModel(const std::filesystem::path& dir) {
   const auto loaded = model::LoadConfig(dir);
   EXPECT_TRUE(loaded) << loaded.error().ToString();
   if (!loaded) return 0;
-  const std::vector<model::ImpliedTensor> tensors = TensorsOf(loaded->config);
+  std::vector<model::ImpliedTensor> tensors = TensorsOf(loaded->config);
+  if (scattered) {
+    const auto kind = [](const model::ImpliedTensor& t) {
+      const std::size_t end = t.name.find(".experts.");
+      return end == t.name.npos ? std::string_view() : std::string_view(t.name).substr(t.name.find(".w", end));
+    };
+    std::stable_sort(tensors.begin(), tensors.end(), [&](const auto& a, const auto& b) { return kind(a) < kind(b); });
+  }
   const auto [header, end] = HeaderOf(tensors);
   std::ofstream file(dir / "model.safetensors", std::ios::binary);
   file << header;
@@ -173,6 +181,7 @@ std::int64_t ResidentBytes(std::string_view field = "VmRSS:") {
 
 struct Decoding {
   std::vector<std::vector<float>> logits;
+  double start = 0;      // seconds until the model is there
   double seconds = 0;    // of decoding
   double bandwidth = 0;  // of the disk, measured between the tokens: bytes a second
   backend::cpu::ExpertCounts counts;
@@ -180,15 +189,19 @@ struct Decoding {
 };
 
 // A prompt and greedy decoding, one token at a time.
-void Decode(const std::filesystem::path& dir, std::int64_t expert_memory, std::int64_t memory_limit, Decoding& run) {
+void Decode(const std::filesystem::path& dir, std::int64_t expert_memory, std::int64_t memory_limit, Decoding& run,
+            const std::filesystem::path& cache = {}) {
+  const auto start = std::chrono::steady_clock::now();
   auto loaded = LoadedModel::Load({.model_dir = dir,
                                    .backend = "cpu",
                                    .expert_memory = expert_memory,
+                                   .weight_cache = cache,
                                    .engram_on_disk = expert_memory >= 0,
                                    .rows_max = 16,
                                    .max_seq_len = 256,
                                    .memory_limit = memory_limit});
   ASSERT_TRUE(loaded) << loaded.error().ToString();
+  run.start = Seconds(start);
   const auto* store = dynamic_cast<const backend::cpu::CpuBackend&>(loaded->backend()).expert_store();
   Sequence sequence(*loaded);
   std::vector<TokenId> tokens;
@@ -268,6 +281,65 @@ std::uint64_t DigestOf(const std::vector<std::vector<float>>& logits) {
   return digest;
 }
 
+// What a process of its own came to, with experts on disk.
+struct Outcome {
+  std::uint64_t digest = 0;       // of logits
+  std::int64_t most = 0;          // bytes that were resident
+  double start = 0;               // seconds until the model was there
+  double rate = 0, possible = 0;  // tokens a second; what the disk allows for the bytes that were read
+  double read = 0;                // bytes a token
+};
+template <typename Prepare>
+Outcome DecodeInChild(const std::filesystem::path& dir, const std::filesystem::path& cache, const Prepare& prepare) {
+  Outcome outcome;
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  EXPECT_GE(child, 0);
+  if (child == 0) {
+    Decoding run;
+    const bool prepared = prepare();
+    if (prepared) Decode(dir, kExpertMemory, kLimit, run, cache);
+    const double read = static_cast<double>(run.counts.bytes_read) / kTokens;
+    outcome = {DigestOf(run.logits),  ResidentBytes("VmHWM:"), run.start,
+               kTokens / run.seconds, run.bandwidth / read,    read};
+    const bool sent = write(ends[1], &outcome, sizeof(outcome)) == sizeof(outcome);
+    _exit(prepared && sent && !testing::Test::HasFailure() ? 0 : 1);
+  }
+  close(ends[1]);
+  EXPECT_EQ(read(ends[0], &outcome, sizeof(outcome)), static_cast<ssize_t>(sizeof(outcome)));
+  close(ends[0]);
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
+  return outcome;
+}
+
+// A cache lays an expert's arrays together, so that it is read in whole pieces, and changes nothing else.
+TEST(ScatteredCheckpoint, IsReadTogetherFromAWeightCache) {
+  const io::TempDir dir;
+  const std::int64_t bytes = WriteModel(dir.path(), true);
+  const std::filesystem::path own = dir / "model.safetensors", cache = dir / "weights.cache";
+  const auto run = [&](const char* what, const std::filesystem::path& file, const std::filesystem::path& used) {
+    if (std::filesystem::exists(file)) DropCache(file);
+    const Outcome outcome = DecodeInChild(dir.path(), used, [] { return true; });
+    fmt::print(
+        "{}: start {:.2f} s, {:.1f} tokens/s of {:.1f} that the disk allows ({:.0f} %), {:.1f} MB read a token\n", what,
+        outcome.start, outcome.rate, outcome.possible, 100 * outcome.rate / outcome.possible, outcome.read / 1e6);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    EXPECT_LE(outcome.most, kLimit) << what;
+#endif
+    return outcome.digest;
+  };
+  const std::uint64_t expected = run("own files", own, {});
+  EXPECT_EQ(run("cache, written first", own, cache), expected);
+  ASSERT_TRUE(std::filesystem::exists(cache));
+  EXPECT_GE(std::filesystem::file_size(cache), static_cast<std::uintmax_t>(bytes));
+  EXPECT_EQ(run("cache", cache, cache), expected);
+  EXPECT_EQ(run("own files", own, {}), expected);
+  EXPECT_EQ(run("cache", cache, cache), expected);
+}
+
 class LargerThanMemory : public testing::Test {
  protected:
   static void SetUpTestSuite() { bytes_ = WriteModel(dir().path()); }
@@ -284,39 +356,18 @@ TEST_F(LargerThanMemory, RunsWhereTheSystemAllowsNoMore) {
   GTEST_SKIP() << "sanitizers need memory of their own";
 #endif
   const LimitedGroup group(kLimit);
-  struct Outcome {
-    std::uint64_t digest;
-    std::int64_t most;
-  };
-  int ends[2];
-  ASSERT_EQ(pipe(ends), 0);
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
+  const Outcome limited = DecodeInChild(dir().path(), {}, [&] {
     // Writable memory, stacks of threads included, and in a group what is resident, the page cache included.
     const rlimit limit = {static_cast<rlim_t>(kLimit), static_cast<rlim_t>(kLimit)};
-    Decoding run;
-    const bool entered = setrlimit(RLIMIT_DATA, &limit) == 0 && (!group.made() || group.Enter());
-    if (entered) Decode(dir().path(), kExpertMemory, kLimit, run);
-    const Outcome outcome = {DigestOf(run.logits), ResidentBytes("VmHWM:")};
-    const bool sent = write(ends[1], &outcome, sizeof(outcome)) == sizeof(outcome);
-    _exit(entered && sent && !HasFailure() ? 0 : 1);
-  }
-  close(ends[1]);
-  Outcome outcome{};
-  const ssize_t got = read(ends[0], &outcome, sizeof(outcome));
-  close(ends[0]);
-  int status = -1;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "status " << status;
-  ASSERT_EQ(got, static_cast<ssize_t>(sizeof(outcome)));
+    return setrlimit(RLIMIT_DATA, &limit) == 0 && (!group.made() || group.Enter());
+  });
   fmt::print("{}; resident at most {:.2f} of {:.2f} GB\n",
              group.made() ? "in a control group" : "by RLIMIT_DATA alone, no control group could be made",
-             static_cast<double>(outcome.most) / 1e9, static_cast<double>(kLimit) / 1e9);
-  EXPECT_LE(outcome.most, kLimit);
+             static_cast<double>(limited.most) / 1e9, static_cast<double>(kLimit) / 1e9);
+  EXPECT_LE(limited.most, kLimit);
   Decoding whole;
   Decode(dir().path(), -1, 0, whole);
-  EXPECT_EQ(outcome.digest, DigestOf(whole.logits));
+  EXPECT_EQ(limited.digest, DigestOf(whole.logits));
 }
 
 TEST_F(LargerThanMemory, DecodesTheSameBitsAtTheRateOfTheDisk) {

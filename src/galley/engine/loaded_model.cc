@@ -16,6 +16,7 @@
 #include "galley/base/range.h"
 #include "galley/base/thread_pool.h"
 #include "galley/engine/engine.h"
+#include "galley/engine/weight_cache.h"
 #include "galley/text/compressed_ids.h"
 
 namespace galley::engine {
@@ -177,7 +178,9 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   LoadedModel loaded;
   ASSIGN_OR_RETURN(loaded.backend_, MakeBackend(options));
   if (options.wrap_backend) loaded.backend_ = options.wrap_backend(std::move(loaded.backend_));
-  ASSIGN_OR_RETURN(model::Checkpoint checkpoint, model::Checkpoint::Open(options.model_dir));
+  ASSIGN_OR_RETURN(model::Checkpoint checkpoint, options.weight_cache.empty()
+                                                     ? model::Checkpoint::Open(options.model_dir)
+                                                     : OpenWithCache(options.model_dir, options.weight_cache));
   loaded.checkpoint_ = std::make_unique<model::Checkpoint>(std::move(checkpoint));
   loaded.backend_->UseFiles(loaded.checkpoint_->files());
   const model::Config& config = loaded.config();

@@ -24,7 +24,8 @@ struct LoadOptions {
   std::string isa = "auto";     // instruction set of the cpu backend
   // Bytes for routed experts when they stay on disk; -1: they are in memory, 0: half of the memory limit.
   std::int64_t expert_memory = -1;
-  bool cuda_graphs = true;  // decode steps of the cuda backend are recorded and replayed
+  bool cuda_graphs = true;                  // decode steps of the cuda backend are recorded and replayed
+  std::filesystem::path weight_cache = {};  // OpenWithCache; empty: weights are read from the model's own files
   // Engram's tables count for nothing in the memory plan, and a step's rows are asked for when its tokens are known.
   bool engram_on_disk = false;
   int threads = 0;     // 0: as many as the process may use

@@ -267,7 +267,8 @@ std::string HeaderJson(std::span<const SafetensorsTensor* const> order,
 }  // namespace
 
 Status WriteSafetensors(const std::filesystem::path& path, std::span<const SafetensorsTensor> tensors,
-                        std::span<const std::pair<std::string, std::string>> metadata) {
+                        std::span<const std::pair<std::string, std::string>> metadata,
+                        const std::function<void(std::span<const std::byte>)>& written) {
   RETURN_IF_ERROR(CheckTensors(tensors));
   std::vector<const SafetensorsTensor*> order;
   order.reserve(tensors.size());
@@ -282,7 +283,10 @@ Status WriteSafetensors(const std::filesystem::path& path, std::span<const Safet
   return WriteFileAtomic(path, [&](const Sink& sink) -> Status {
     RETURN_IF_ERROR(sink(prefix));
     RETURN_IF_ERROR(sink(std::as_bytes(std::span(header))));
-    for (const SafetensorsTensor* tensor : order) RETURN_IF_ERROR(sink(tensor->data));
+    for (const SafetensorsTensor* tensor : order) {
+      RETURN_IF_ERROR(sink(tensor->data));
+      if (written) written(tensor->data);
+    }
     return {};
   });
 }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -52,8 +53,10 @@ struct SafetensorsTensor {
 
 // Writes a file atomically. Tensors are placed by falling element size, else in the given order, and the data starts
 // at a multiple of eight, so that every element is aligned. kInvalidArgument: a repeated or non-UTF-8 name, an unknown
-// dtype, or data that does not fit the shape; else as WriteFileAtomic.
+// dtype, or data that does not fit the shape; else as WriteFileAtomic. `written` is told of each tensor's data when
+// that is no longer needed.
 [[nodiscard]] Status WriteSafetensors(const std::filesystem::path& path, std::span<const SafetensorsTensor> tensors,
-                                      std::span<const std::pair<std::string, std::string>> metadata = {});
+                                      std::span<const std::pair<std::string, std::string>> metadata = {},
+                                      const std::function<void(std::span<const std::byte>)>& written = {});
 
 }  // namespace galley::io

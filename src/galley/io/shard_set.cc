@@ -139,14 +139,14 @@ bool IsAbsent(const std::filesystem::path& path) {
   return std::filesystem::symlink_status(path, ignored).type() == std::filesystem::file_type::not_found;
 }
 
-void OpenSingle(ShardSet& set, const std::filesystem::path& dir) {
-  auto opened = OpenShard(dir / kSingleFile);
+void OpenSingle(ShardSet& set, const std::filesystem::path& path, std::string name) {
+  auto opened = OpenShard(path);
   if (!opened) {
     set.problems.push_back(std::move(opened).error());
     return;
   }
   set.total_bytes = opened->first.size();
-  set.files.push_back({std::string(kSingleFile), std::move(opened->first)});
+  set.files.push_back({std::move(name), std::move(opened->first)});
   for (SafetensorsEntry& entry : opened->second.tensors) set.tensors.push_back({std::move(entry), 0});
 }
 
@@ -174,12 +174,20 @@ Result<WeightMap> ParseIndex(std::string_view json, std::string_view where) {
   return result;
 }
 
+ShardSet OpenTensorFile(const std::filesystem::path& path) {
+  ShardSet set;
+  std::error_code error;
+  const std::filesystem::path whole = std::filesystem::absolute(path, error);
+  OpenSingle(set, path, error ? path.string() : whole.string());
+  return set;
+}
+
 ShardSet OpenShards(const std::filesystem::path& dir) {
   ShardSet set;
   const std::filesystem::path index = dir / kIndexFile;
   if (IsAbsent(index)) {
     if (!IsAbsent(dir / kSingleFile)) {
-      OpenSingle(set, dir);
+      OpenSingle(set, dir / kSingleFile, std::string(kSingleFile));
     } else {
       set.problems.push_back({ErrorCode::kNotFound,
                               fmt::format("holds neither {} with its shards nor one {}", kIndexFile, kSingleFile),

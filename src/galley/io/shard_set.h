@@ -34,7 +34,7 @@ struct ShardTensor {
 };
 
 struct ShardFile {
-  std::string name;  // without the directory
+  std::string name;  // without the directory, when it lies in that
   MappedFile file;
 };
 
@@ -55,6 +55,9 @@ struct ShardSet {
 };
 
 [[nodiscard]] ShardSet OpenShards(const std::filesystem::path& dir);
+
+// One file in place of a directory's: its only shard, named by the whole path.
+[[nodiscard]] ShardSet OpenTensorFile(const std::filesystem::path& path);
 
 // "a, b, c and 17 more": at most `shown` of the names, made printable.
 [[nodiscard]] std::string ListNames(std::span<const std::string> names, std::size_t shown);

@@ -17,13 +17,13 @@ struct Checkpoint::Impl {
   TensorMap tensors;
 };
 
-Result<Checkpoint> Checkpoint::Open(const std::filesystem::path& dir) {
+Result<Checkpoint> Checkpoint::Open(const std::filesystem::path& dir, const std::filesystem::path& tensor_file) {
   RETURN_IF_ERROR(CheckModelDir(dir));
   ASSIGN_OR_RETURN(LoadedConfig loaded, LoadConfig(dir));
   auto impl = std::make_unique<Impl>();
   impl->dir = dir;
   impl->config = std::move(loaded.config);
-  impl->shards = io::OpenShards(dir);
+  impl->shards = tensor_file.empty() ? io::OpenShards(dir) : io::OpenTensorFile(tensor_file);
   std::vector<Error> problems = impl->shards.problems;
   // Without any tensor file the list of missing tensors would only repeat that.
   if (!impl->shards.files.empty()) {
@@ -55,7 +55,8 @@ const std::filesystem::path& Checkpoint::dir() const {
 
 std::vector<backend::WeightFile> Checkpoint::files() const {
   std::vector<backend::WeightFile> files;
-  for (const io::ShardFile& shard : impl_->shards.files) files.push_back({shard.file.bytes(), impl_->dir / shard.name});
+  for (const io::ShardFile& shard : impl_->shards.files)
+    files.push_back({shard.file.bytes(), impl_->dir / shard.name});  // a whole path stands for itself
   return files;
 }
 

@@ -21,7 +21,9 @@ class Checkpoint {
   // Errors: kNotFound (no such directory or file: says what a model directory contains), kUnsupported (another
   // architecture), kCorrupt (a hostile or damaged file; missing, extra or wrong tensors, all listed in one message),
   // kIo (a file that cannot be read), kResourceExhausted (a file beyond the limits of docs/checkpoint.md).
-  [[nodiscard]] static Result<Checkpoint> Open(const std::filesystem::path& dir);
+  // `tensor_file`: holds every tensor in place of the directory's files; empty: none does.
+  [[nodiscard]] static Result<Checkpoint> Open(const std::filesystem::path& dir,
+                                               const std::filesystem::path& tensor_file = {});
 
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;

@@ -177,7 +177,8 @@ void Executor::ReportStep(const StepJob& job, double forward_us, double sampler_
                                              .draft_us = draft_us_};
   planner_->Report(job.plan.id, survivals_, depth_, measured);
   const auto running = std::ranges::count_if(verifies_, [](const Verify& v) { return !v.tokens.empty(); });
-  if (alone) planner_->Judge(running, static_cast<std::int64_t>(outcome.tokens.size()), measured);
+  const std::int64_t drafting = draft_us_ > 0 ? static_cast<std::int64_t>(asking_.size()) : 0;
+  if (alone) planner_->Judge(running, drafting, static_cast<std::int64_t>(outcome.tokens.size()), measured);
   if (alone && draft_us_ > 0)
     outcome.saved_us = planner_->Saved(running, static_cast<std::int64_t>(outcome.tokens.size()), measured);
 }

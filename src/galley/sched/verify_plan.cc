@@ -2,7 +2,9 @@
 #include "galley/sched/verify_plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <tuple>
 
 #include "galley/base/check.h"
 #include "galley/kv/index.h"
@@ -24,9 +26,10 @@ constexpr double kLongest = 3.6e9;
 // Steps between trials, at most, while drafts gain less than the second of these.
 constexpr int kComparedEvery = 64;
 constexpr double kClear = 1.25;
-// Worth of steps with drafts, of that of steps without, below which they wait; weight of the newest of either; and of
-// each step without towards trying again: about one lost step of a hundred.
-constexpr double kWorthLeast = 0.97, kWorthStep = 1.0 / 32, kForgets = 1.0 / 512;
+// Worth of steps with drafts, of that of steps without, below which they wait, and weight of the newest of either.
+constexpr double kWorthLeast = 0.97, kWorthStep = 1.0 / 32;
+// The first steps with drafts find nothing of the draft head in the caches when there were none for so many steps.
+constexpr int kColdSteps = 2, kPauseSteps = 8;
 // A budget that is better by this factor is another one.
 constexpr double kChanged = 1.04;
 
@@ -221,8 +224,10 @@ VerifyBudget VerifyPlanner::Next(StepId step, int sequences, int drafting, int r
   if (most < 1) return none;
   VerifyBudget best = options_.any_size ? PlanDepth(classes_, sequences, drafting, options_.drafts, most, cost_)
                                         : PlanBudget(average_, sequences, drafting, options_.drafts, most, cost_);
-  const bool seen_to_lose = options_.any_size && drafted_worth_ < kWorthLeast * plain_worth_;
-  if (best.rate() < none.rate() * options_.gain_least || seen_to_lose) best = none;
+  const VerifyBudget predicted = best.rate() < none.rate() * options_.gain_least ? none : best;
+  const Worth& worth = worth_[WorthClass(sequences)];
+  const bool seen_to_lose = options_.any_size && worth.drafted < kWorthLeast * worth.plain;
+  best = seen_to_lose ? none : predicted;
   // What was best before is clearly worse now: something has changed, so it is worth trying more often again.
   const VerifyBudget before = options_.any_size && last_.drafts > 0
                                   ? PricedDepth(last_.depth, last_.least, sequences, drafting, most)
@@ -234,13 +239,22 @@ VerifyBudget VerifyPlanner::Next(StepId step, int sequences, int drafting, int r
     draft_price_ = (best.predicted_us - undrafted_us) / drafting;
     if (best.expected_rows > 0) row_price_ = (undrafted_us - cost_.Predict(sequences, 0)) / best.expected_rows;
   }
+  if (best.drafts > 0) trial_left_ = 0;
+  if (trial_left_ > 0) {
+    since_trial_ = 0;
+    --trial_left_;
+    return TryWaiting(predicted, sequences, drafting, most);
+  }
   if (since_trial_ < trial_gap_ && knows_survivals()) return best;
   since_trial_ = 0;
   // Where drafts gain little, a step without is what they must be measured against.
   const bool doubtful = options_.any_size && best.drafts > 0 && best.rate() < kClear * none.rate();
   const int gap_most = doubtful ? kComparedEvery : options_.trial_steps_most;
   trial_gap_ = std::min(trial_gap_ * 2, std::max(gap_most, options_.trial_steps));
-  return options_.any_size ? TryDepth(best, sequences, drafting, most) : Try(best, sequences, drafting, most);
+  if (!options_.any_size) return Try(best, sequences, drafting, most);
+  if (best.drafts > 0) return TryDepth(best, sequences, drafting, most);
+  trial_left_ = (predicted.drafts > 0 ? options_.retry_run : options_.trial_run) - 1;
+  return TryWaiting(predicted, sequences, drafting, most);
 }
 
 VerifyBudget VerifyPlanner::Priced(int drafts, int sequences, int drafting) const {
@@ -274,11 +288,16 @@ VerifyBudget VerifyPlanner::PricedDepth(int depth, float least, int sequences, i
   return budget;
 }
 
-// None and another depth in turn. Where none is best, all depths of a few sequences, but of their drafts only what is
-// likely: a trial that is likely to lose must not cost what drafting for everybody does.
+// What should gain and was seen to lose is done again as it would be done. Where nothing should gain, all depths of a few
+// sequences, but of their drafts only what is likely: a trial that is likely to lose must not cost what drafting for
+// everybody does.
+VerifyBudget VerifyPlanner::TryWaiting(const VerifyBudget& predicted, int sequences, int drafting, int most) const {
+  if (predicted.drafts > 0) return predicted;
+  return PricedDepth(options_.drafts, kTrialLeast, sequences, std::max(1, drafting / kTrialPart), most);
+}
+
+// None and another depth in turn.
 VerifyBudget VerifyPlanner::TryDepth(const VerifyBudget& best, int sequences, int drafting, int most) {
-  if (best.drafts == 0)
-    return PricedDepth(options_.drafts, kTrialLeast, sequences, std::max(1, drafting / kTrialPart), most);
   const int number = trials_++;
   if (number % 2 == 0) return Priced(0, sequences, drafting);
   // The deepest one every other time: it is the only one that says how likely its last drafts are.
@@ -321,17 +340,25 @@ double VerifyPlanner::Saved(std::int64_t sequences, std::int64_t tokens, const V
   return steps * cost_.Predict(sequences, 0) - measured.forward_us - measured.sampler_us - measured.draft_us;
 }
 
-void VerifyPlanner::Judge(std::int64_t sequences, std::int64_t tokens, const VerifyCost::Measured& measured) {
+std::size_t VerifyPlanner::WorthClass(std::int64_t sequences) {
+  const auto octave = static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(sequences)));
+  return std::min(octave, std::tuple_size_v<decltype(worth_)> - 1);
+}
+
+void VerifyPlanner::Judge(std::int64_t sequences, std::int64_t drafting, std::int64_t tokens,
+                          const VerifyCost::Measured& measured) {
   const double us = measured.forward_us + measured.sampler_us + measured.draft_us;
   if (sequences < 1 || !(measured.forward_us > 0 && us < kLongest)) return;
   const double plain_us = cost_.Predict(sequences, 0);
-  const double worth = std::min(static_cast<double>(tokens) / static_cast<double>(sequences) * plain_us / us, 8.0);
-  if (measured.drafting > 0) {
-    drafted_worth_ += kWorthStep * (worth - drafted_worth_);
+  const double seen = std::min(static_cast<double>(tokens) / static_cast<double>(sequences) * plain_us / us, 8.0);
+  Worth& worth = worth_[WorthClass(sequences)];
+  if (drafting == 0) {
+    if (++plain_in_row_ >= kPauseSteps) drafted_in_row_ = 0;
+    worth.plain += kWorthStep * (seen - worth.plain);
     return;
   }
-  plain_worth_ += kWorthStep * (worth - plain_worth_);
-  drafted_worth_ += kForgets * (plain_worth_ - drafted_worth_);
+  plain_in_row_ = 0;
+  if (++drafted_in_row_ > kColdSteps && drafting * 2 > sequences) worth.drafted += kWorthStep * (seen - worth.drafted);
 }
 
 bool VerifyPlanner::Drafts(QuenchState& sequence) const {

@@ -119,6 +119,10 @@ struct VerifyOptions {
   // long as trials change nothing. Where no drafts are best, a trial is of an eighth of the sequences.
   int trial_steps = 8;
   int trial_steps_most = 256;
+  // Steps of a trial while drafts wait: because none are predicted to be best, and because they were seen to lose. The
+  // first drafts after a pause cost half as much again, so a single step would speak against them for ever.
+  int trial_run = 1;
+  int retry_run = 1;
   // By draft_size. Where depth is planned it is better too low for a small pass: that gets it tried.
   CostCurve::Prior draft_cost = {.base_us = 300, .row_us = 2};
 };
@@ -127,6 +131,9 @@ struct VerifyOptions {
 [[nodiscard]] constexpr VerifyOptions AnySize(VerifyOptions options) {
   options.any_size = true;
   options.gain_least = 1.03;
+  options.trial_steps_most = 512;
+  options.trial_run = 8;
+  options.retry_run = 24;
   options.draft_cost = {.base_us = 100, .row_us = 100};
   return options;
 }
@@ -155,15 +162,16 @@ class VerifyPlanner {
   [[nodiscard]] double Saved(std::int64_t sequences, std::int64_t tokens, const VerifyCost::Measured& measured) const;
 
   // What a step without prompt rows came to, after Report: what drafts bring is not only predicted but seen, and where
-  // steps with them have been slower for their tokens than steps without, they wait, whatever the prediction says.
-  void Judge(std::int64_t sequences, std::int64_t tokens, const VerifyCost::Measured& measured);
+  // steps with them have been slower for their tokens than steps without, they wait, whatever the prediction says, but
+  // for trials. `drafting`: sequences that had drafts; steps in which few of many had say nothing here.
+  void Judge(std::int64_t sequences, std::int64_t drafting, std::int64_t tokens, const VerifyCost::Measured& measured);
 
   // Steps before a trial in which drafts are made ready (a draft head's rings are kept), so that the trial finds them
   // as good as they are.
   static constexpr int kReadyBefore = 48;
   // Whether the next steps may propose drafts at all, and for the sequence.
   [[nodiscard]] bool DraftsSoon() const {
-    return last_.drafts > 0 || !knows_survivals() || trial_gap_ - since_trial_ <= kReadyBefore;
+    return last_.drafts > 0 || !knows_survivals() || trial_left_ > 0 || trial_gap_ - since_trial_ <= kReadyBefore;
   }
   [[nodiscard]] static bool DraftsSoon(const QuenchState& sequence) { return sequence.rest <= kReadyBefore; }
 
@@ -180,11 +188,18 @@ class VerifyPlanner {
     SurvivalCurve curve;
     SurvivalClasses classes;
   };
+  // Tokens of steps, as plain steps in their time as predicted: of steps with drafts and of those without.
+  struct Worth {
+    double drafted = 1, plain = 1;
+  };
+  [[nodiscard]] static std::size_t WorthClass(std::int64_t sequences);
   // What so many drafts bring and cost.
   [[nodiscard]] VerifyBudget Priced(int drafts, int sequences, int drafting) const;
   // The same for plans of PlanDepth.
   [[nodiscard]] VerifyBudget PricedDepth(int depth, float least, int sequences, int drafting, int most) const;
   [[nodiscard]] VerifyBudget TryDepth(const VerifyBudget& best, int sequences, int drafting, int most);
+  // The trial while drafts wait; `predicted`: the best that the prediction knows.
+  [[nodiscard]] VerifyBudget TryWaiting(const VerifyBudget& predicted, int sequences, int drafting, int most) const;
   [[nodiscard]] bool knows_survivals() const { return averaged_ > 0; }
   [[nodiscard]] VerifyBudget Try(const VerifyBudget& best, int sequences, int drafting, int most);
 
@@ -195,11 +210,13 @@ class VerifyPlanner {
   int averaged_ = 0;             // reports in it
   std::array<Seen, 4> waiting_;  // newer ones
   VerifyBudget last_;            // chosen for its own sake
-  double drafted_worth_ = 1;     // tokens of steps with drafts, as plain steps in their time
-  double plain_worth_ = 1;       // the same of steps without
+  std::array<Worth, 16> worth_;  // by octave of the sequences
+  int drafted_in_row_ = 0;       // steps with drafts since the last pause
+  int plain_in_row_ = 0;         // steps without
   double row_price_ = 0;         // of a verified draft at the last budget
   double draft_price_ = 0;       // of drafting for one sequence
   int since_trial_ = 0;
+  int trial_left_ = 0;  // steps of the trial that runs
   int trial_gap_;
   int trials_ = 0;
 };

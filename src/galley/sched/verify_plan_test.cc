@@ -135,7 +135,7 @@ TEST_F(VerifyPlan, SurvivalDecidesWhatIsVerifiedAndHowDeepItDrafts) {
   EXPECT_TRUE(classes.empty());
   const float steps[] = {0.95F, 0.9F, 0.25F, 0.05F};
   classes.Blend(SurvivalClasses::Of(steps, 2), 0.5);  // the first is taken whole
-  const VerifyBudget both = PlanDepth(classes, 1, 1, 2, 2, cost_);
+  const VerifyBudget both = PlanDepth(classes, {1, 1, 2}, 2, cost_);
   EXPECT_EQ(both.depth, 2);
   EXPECT_GT(both.least, 0.05F);
   EXPECT_LE(both.least, 0.25F);
@@ -145,11 +145,11 @@ TEST_F(VerifyPlan, SurvivalDecidesWhatIsVerifiedAndHowDeepItDrafts) {
   std::vector<int> lengths(2);
   ChooseRows(steps, 2, 4, lengths, scratch, both.least);
   EXPECT_EQ(lengths, (std::vector<int>{2, 1}));
-  EXPECT_EQ(PlanDepth(classes, 1, 1, 2, 1, cost_).drafts, 1);  // no room for more
-  EXPECT_EQ(PlanDepth(classes, 1, 0, 2, 2, cost_).drafts, 0);
+  EXPECT_EQ(PlanDepth(classes, {1, 1, 1}, 2, cost_).drafts, 1);  // no room for more
+  EXPECT_EQ(PlanDepth(classes, {1, 0, 2}, 2, cost_).drafts, 0);
   // Where a second row of the draft pass takes longer than a step, one is drafted.
   VerifyCost dear(curve_, {.base_us = 50, .row_us = 2000});
-  EXPECT_EQ(PlanDepth(classes, 1, 1, 2, 2, dear).depth, 1);
+  EXPECT_EQ(PlanDepth(classes, {1, 1, 2}, 2, dear).depth, 1);
 }
 
 // Of 800 drafts that should survive by 0.9 one in two does, so they count little more than half: (400 e + 8) / (720 e +
@@ -185,15 +185,16 @@ TEST(PlannerJudges, DraftsThatAreSeenToLoseWait) {
                                         .sampler_us = 0,
                                         .draft_us = budget.drafts > 0 ? 100.0 : 0};
     planner.Report(step, survivals, budget.depth, measured);
-    planner.Judge(1, budget.drafting, 1, measured);  // nothing is ever accepted
+    planner.Judge(1, budget.drafting, 0, 1, measured);  // nothing is ever accepted
     if (step >= 1000 && budget.drafts > 0) ++drafted;
   }
   EXPECT_GE(drafted, 1);
   EXPECT_LE(drafted, 60);
 }
 
-// Drafts that lose for a while, because something else disturbs them, come back in a few trials once they gain: 2 tokens
-// for 1.3 times the time. The first two steps of each trial, which the caches make slow, do not speak against them.
+// Drafts that lose for a while, because something else disturbs them, come back in a few trials once they gain: 2
+// tokens for 1.3 times the time. The first two steps of each trial, which the caches make slow, do not speak against
+// them.
 TEST(PlannerJudges, DraftsThatGainAgainComeBackThoughTheirFirstStepsAreSlow) {
   CostCurve curve({.base_us = 1000, .row_us = 10});
   VerifyPlanner planner(AnySize({.drafts = 2}), curve);
@@ -210,7 +211,7 @@ TEST(PlannerJudges, DraftsThatGainAgainComeBackThoughTheirFirstStepsAreSlow) {
         .sampler_us = 0,
         .draft_us = budget.drafts == 0 ? 0.0 : (cold ? 1500.0 : (disturbed ? 1200.0 : 200.0))};
     planner.Report(step, survivals, budget.depth, measured);
-    planner.Judge(1, budget.drafting, budget.drafts > 0 ? 2 : 1, measured);
+    planner.Judge(1, budget.drafting, 0, budget.drafts > 0 ? 2 : 1, measured);
     if (step >= 4000 && budget.drafts > 0) ++late;
   }
   EXPECT_GE(late, 1800);  // of 2,000
@@ -231,7 +232,7 @@ TEST(PlannerJudges, EachLoadByItself) {
                                         .sampler_us = 0,
                                         .draft_us = budget.drafts > 0 ? 100.0 : 0};
     planner.Report(step, survivals, budget.depth, measured);
-    planner.Judge(sequences, budget.drafting, sequences == 1 && budget.drafts > 0 ? 2 : sequences, measured);
+    planner.Judge(sequences, budget.drafting, 0, sequences == 1 && budget.drafts > 0 ? 2 : sequences, measured);
     if (step >= 600 && budget.drafts > 0) ++drafted;
   }
   EXPECT_GE(drafted, 500);

@@ -164,7 +164,7 @@ double PlannedThroughput(const VerifyCase& setting) {
     // The step before has ended by now.
     if (in_flight) {
       planner.Report(in_flight->step, in_flight->survivals, in_flight->depth, in_flight->measured);
-      planner.Judge(setting.sequences, in_flight->drafting, in_flight->tokens, in_flight->measured);
+      planner.Judge(setting.sequences, in_flight->drafting, 0, in_flight->tokens, in_flight->measured);
     }
     if (static_cast<int>(drafting.size()) > budget.drafting) {
       // As the executor does: another part each time.

@@ -63,6 +63,9 @@ TEST(Speculation, OptionsAreResolvedAgainstTheModel) {
   with.dspark.n_stages = 3;
   with.dspark.block_size = 5;
   EXPECT_EQ(SpeculationOptions{}.Resolve(with)->mode, SpeculationMode::kDspark);
+  EXPECT_TRUE(SpeculationOptions{}.Resolve(with)->lookup);
+  EXPECT_FALSE((SpeculationOptions{.mode = SpeculationMode::kDspark}.Resolve(with)->lookup)) << "asked for by name";
+  EXPECT_FALSE(SpeculationOptions{}.Resolve(without)->lookup);
   EXPECT_EQ(SpeculationOptions{}.Resolve(without)->mode, SpeculationMode::kOff);
   EXPECT_EQ(SpeculationOptions{}.Resolve(without)->draft_tokens, 0);
   EXPECT_EQ((SpeculationOptions{.draft_tokens = 0}.Resolve(with)->mode), SpeculationMode::kOff);

@@ -271,7 +271,8 @@ VerifyBudget VerifyPlanner::Next(StepId step, int sequences, int drafting, int r
   since_trial_ = 0;
   // Where drafts gain little, a step without is what they must be measured against.
   const bool doubtful = options_.any_size && best.drafting > 0 && best.rate() < kClear * without.rate();
-  const int gap_most = doubtful ? kComparedEvery : options_.trial_steps_most;
+  const bool waits = options_.any_size && best.drafting == 0;
+  const int gap_most = doubtful ? kComparedEvery : waits ? options_.waiting_steps_most : options_.trial_steps_most;
   trial_gap_ = std::min(trial_gap_ * 2, std::max(gap_most, options_.trial_steps));
   if (!options_.any_size) return Try(best, load);
   if (best.drafting > 0) return TryDepth(best, load);
@@ -356,7 +357,13 @@ VerifyBudget VerifyPlanner::Try(const VerifyBudget& best, const DraftLoad& load)
 
 void VerifyPlanner::Report(StepId step, std::span<const float> survivals, int per_sequence,
                            const VerifyCost::Measured& measured) {
-  cost_.Observe(measured);
+  // The first draft passes after a pause find nothing of the head in the caches, and a trial has few others.
+  plain_in_row_ = measured.drafting > 0 ? 0 : plain_in_row_ + 1;
+  if (plain_in_row_ >= kPauseSteps) drafted_in_row_ = 0;
+  if (measured.drafting > 0) ++drafted_in_row_;
+  VerifyCost::Measured told = measured;
+  if (cold()) told.draft_us = 0;
+  cost_.Observe(told);
   if (survivals.empty()) return;
   Seen* place = &waiting_.front();
   for (Seen& seen : waiting_) {
@@ -389,14 +396,15 @@ void VerifyPlanner::Judge(std::int64_t sequences, std::int64_t drafting, std::in
   const double seen = std::min(static_cast<double>(tokens) / static_cast<double>(sequences) * plain_us / us, 8.0);
   Worth& worth = worth_[WorthClass(sequences)];
   if (drafting == 0) {
-    if (++plain_in_row_ >= kPauseSteps) drafted_in_row_ = 0;
     double& of = found > 0 ? worth.found : worth.plain;
     of += kWorthStep * (seen - of);
-    return;
+  } else if (!cold() && drafting * 2 >= sequences && found == 0) {
+    worth.drafted += kWorthStep * (seen - worth.drafted);
   }
-  plain_in_row_ = 0;
-  const bool tells = ++drafted_in_row_ > kColdSteps && drafting * 2 > sequences && found == 0;
-  if (tells) worth.drafted += kWorthStep * (seen - worth.drafted);
+}
+
+bool VerifyPlanner::cold() const {
+  return options_.any_size && drafted_in_row_ > 0 && drafted_in_row_ <= kColdSteps;
 }
 
 bool VerifyPlanner::Drafts(QuenchState& sequence) const {

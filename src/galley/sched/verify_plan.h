@@ -137,6 +137,7 @@ struct VerifyOptions {
   int trial_steps_most = 256;
   // Steps of a trial while drafts wait: because none are predicted to be best, and because they were seen to lose. The
   // first drafts after a pause cost half as much again, so a single step would speak against them for ever.
+  int waiting_steps_most = 256;  // the second, while drafts wait
   int trial_run = 1;
   int retry_run = 1;
   // By draft_size. Where depth is planned it is better too low for a small pass: that gets it tried.
@@ -147,9 +148,9 @@ struct VerifyOptions {
 [[nodiscard]] constexpr VerifyOptions AnySize(VerifyOptions options) {
   options.any_size = true;
   options.gain_least = 1.03;
-  options.trial_steps_most = 512;
-  options.trial_run = 8;
-  options.retry_run = 24;
+  options.waiting_steps_most = 512;
+  options.trial_run = 4;
+  options.retry_run = 16;
   options.draft_cost = {.base_us = 100, .row_us = 100};
   return options;
 }
@@ -223,6 +224,8 @@ class VerifyPlanner {
   // The trial while drafts wait; `predicted`: the best that the prediction knows.
   [[nodiscard]] VerifyBudget TryWaiting(const VerifyBudget& predicted, const DraftLoad& load) const;
   [[nodiscard]] bool knows_survivals() const { return averaged_ > 0; }
+  // Whether the last step was one of the first with drafts after a pause.
+  [[nodiscard]] bool cold() const;
   [[nodiscard]] VerifyBudget Try(const VerifyBudget& best, const DraftLoad& load);
 
   VerifyOptions options_;

@@ -342,12 +342,15 @@ TEST(ScatteredCheckpoint, IsReadTogetherFromAWeightCache) {
 
 class LargerThanMemory : public testing::Test {
  protected:
-  static void SetUpTestSuite() { bytes_ = WriteModel(dir().path()); }
+  void SetUp() override { ASSERT_GE(bytes(), 4 * kLimit); }
   static const io::TempDir& dir() {
     static const io::TempDir folder;
     return folder;
   }
-  inline static std::int64_t bytes_ = 0;
+  static std::int64_t bytes() {  // of the checkpoint, which the first test writes
+    static const std::int64_t written = WriteModel(dir().path());
+    return written;
+  }
 };
 
 // The system itself enforces the limit on a process of its own: one that needs more fails or is killed.
@@ -372,8 +375,6 @@ TEST_F(LargerThanMemory, RunsWhereTheSystemAllowsNoMore) {
 
 TEST_F(LargerThanMemory, DecodesTheSameBitsAtTheRateOfTheDisk) {
   const io::TempDir& dir = LargerThanMemory::dir();
-  const std::int64_t bytes = bytes_;
-  ASSERT_GE(bytes, 4 * kLimit);
   const std::filesystem::path file = dir / "model.safetensors";
   DropCache(file);
 
@@ -390,10 +391,11 @@ TEST_F(LargerThanMemory, DecodesTheSameBitsAtTheRateOfTheDisk) {
       "{} experts used, {} missed, {} of {} guesses came true; {:.1f} MB missed and {:.1f} read a token\n"
       "reads in flight {:.0f} % of the time, {:.2f} GB/s then\n"
       "{:.1f} tokens/s of {:.1f} that the disk allows: {:.0f} %\n",
-      static_cast<double>(bytes) / 1e9, static_cast<double>(kLimit) / 1e9, static_cast<double>(limited.resident) / 1e9,
-      limited.bandwidth / 1e9, counts.uses, counts.misses + counts.guessed, counts.guessed, counts.prefetched,
-      missed / kTokens / 1e6, read / kTokens / 1e6, 100 * counts.reading_seconds / limited.seconds,
-      read / counts.reading_seconds / 1e9, reached, possible, 100 * reached / possible);
+      static_cast<double>(bytes()) / 1e9, static_cast<double>(kLimit) / 1e9,
+      static_cast<double>(limited.resident) / 1e9, limited.bandwidth / 1e9, counts.uses, counts.misses + counts.guessed,
+      counts.guessed, counts.prefetched, missed / kTokens / 1e6, read / kTokens / 1e6,
+      100 * counts.reading_seconds / limited.seconds, read / counts.reading_seconds / 1e9, reached, possible,
+      100 * reached / possible);
   EXPECT_LE(limited.resident, kLimit);
   EXPECT_GT(counts.misses + counts.guessed, counts.uses / 3);  // it really reads
 

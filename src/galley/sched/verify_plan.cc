@@ -30,8 +30,12 @@ constexpr double kClear = 1.25;
 constexpr double kWorthLeast = 0.97, kWorthStep = 1.0 / 32;
 // The first steps with drafts find nothing of the draft head in the caches when there were none for so many steps.
 constexpr int kColdSteps = 2, kPauseSteps = 8;
-// Found drafts that were seen to lose are tried once in so many steps.
+// Found drafts whose worth is less than this of that of steps without are tried once in so many steps: few rows of many
+// sequences gain little where they gain, and what is seen errs by about as much.
+constexpr double kFoundWorthLeast = 1.01;
 constexpr int kFoundTrialSteps = 32;
+// While drafts wait, each trial comes after so many times the steps of the one before: what makes it ready costs too.
+constexpr int kWaitingGrows = 4;
 // A budget that is better by this factor is another one.
 constexpr double kChanged = 1.04;
 
@@ -273,7 +277,7 @@ VerifyBudget VerifyPlanner::Next(StepId step, int sequences, int drafting, int r
   const bool doubtful = options_.any_size && best.drafting > 0 && best.rate() < kClear * without.rate();
   const bool waits = options_.any_size && best.drafting == 0;
   const int gap_most = doubtful ? kComparedEvery : waits ? options_.waiting_steps_most : options_.trial_steps_most;
-  trial_gap_ = std::min(trial_gap_ * 2, std::max(gap_most, options_.trial_steps));
+  trial_gap_ = std::min(trial_gap_ * (waits ? kWaitingGrows : 2), std::max(gap_most, options_.trial_steps));
   if (!options_.any_size) return Try(best, load);
   if (best.drafting > 0) return TryDepth(best, load);
   trial_left_ = (predicted.drafting > 0 ? options_.retry_run : options_.trial_run) - 1;
@@ -286,7 +290,7 @@ VerifyBudget VerifyPlanner::WithoutPass(const DraftLoad& load) {
   const VerifyBudget found = PlanDepth({}, {load.sequences, 0, load.drafts_most, load.found}, 0, cost_);
   if (found.drafts == 0 || found.rate() < none.rate() * options_.gain_least) return none;
   const Worth& worth = worth_[WorthClass(load.sequences)];
-  if (worth.found >= worth.plain || ++found_waits_ % kFoundTrialSteps == 0) return found;
+  if (worth.found >= kFoundWorthLeast * worth.plain || ++found_waits_ % kFoundTrialSteps == 0) return found;
   return none;
 }
 

@@ -104,8 +104,8 @@ class OpRig {
     return std::bit_cast<T>(bytes);
   }
   template <typename T>
-  T* Watch(T* device, std::string name, std::size_t rows, std::size_t columns, Check check, double limit) {
-    watched_.push_back({{.name = std::move(name),
+  T* Watch(T* device, const std::string& name, std::size_t rows, std::size_t columns, Check check, double limit) {
+    watched_.push_back({{.name = name,
                          .check = check,
                          .limit = limit,
                          .row_bytes = columns * sizeof(T),

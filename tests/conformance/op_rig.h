@@ -66,14 +66,14 @@ class OpRig {
   }
   // An output of `rows` rows of `columns` values; bytes 0xA5 until the op writes them.
   template <typename T>
-  [[nodiscard]] T* Out(std::string name, std::size_t rows, std::size_t columns, Check check, double limit = 0) {
-    return Watch(Place(std::vector<T>(rows * columns, Poison<T>())), std::move(name), rows, columns, check, limit);
+  [[nodiscard]] T* Out(const std::string& name, std::size_t rows, std::size_t columns, Check check, double limit = 0) {
+    return Watch(Place(std::vector<T>(rows * columns, Poison<T>())), name, rows, columns, check, limit);
   }
   // Memory that an op updates, with what it holds before.
   template <typename T>
-  [[nodiscard]] T* InOut(std::string name, const std::vector<T>& values, std::size_t columns, Check check,
+  [[nodiscard]] T* InOut(const std::string& name, const std::vector<T>& values, std::size_t columns, Check check,
                          double limit = 0) {
-    return Watch(Place(values), std::move(name), values.size() / columns, columns, check, limit);
+    return Watch(Place(values), name, values.size() / columns, columns, check, limit);
   }
 
   [[nodiscard]] BFloat16* Normals(std::size_t count, float scale = 1) {

@@ -186,8 +186,11 @@ class Layer {
   }
 
   std::vector<Op> Ops(int rows);
+  // The experts of one row and one more in place of the shared one, all MXFP4: for comparison with others' products.
+  Op Fp4Experts();
 
  private:
+  void Moe(int first, int rows, const backend::ExpertWeights& shared);
   BFloat16* Bf16(std::size_t n) { return weights_.Values<BFloat16>(n, 0x807F807F807F807Full, 0x3F003F003F003F00ull); }
   const Dense& dense(int run) const { return dense_[static_cast<std::size_t>(run % kDenseSets)]; }
   void Boundary(const Weight& fn, int rows);
@@ -333,22 +336,32 @@ std::vector<Op> Layer::Ops(int rows) {
   ops.push_back({"experts",
                  touched * static_cast<double>(backend::cpu::BytesOf(experts_[0])) +
                      static_cast<double>(backend::cpu::BytesOf(d.shared)),
-                 2 * t * 3 * s_.inter * s_.dim, 2 * t * s_.topk * 3 * s_.inter * s_.dim, [=, this](int run) {
-                   // Every step takes other experts, evenly.
-                   for (int i = 0; i < rows * s_.topk; ++i)
-                     route_[static_cast<std::size_t>(i)] = (run * s_.topk + i) % s_.experts;
-                   cpu_.Moe({.rows = rows,
-                             .x = x_,
-                             .experts = route_.data(),
-                             .weights = route_weights_.data(),
-                             .topk = s_.topk,
-                             .expert_count = s_.experts,
-                             .routed = experts_.data(),
-                             .shared = dense(run).shared,
-                             .swiglu_limit = 10,
-                             .y = y_});
-                 }});
+                 2 * t * 3 * s_.inter * s_.dim, 2 * t * s_.topk * 3 * s_.inter * s_.dim,
+                 [=, this](int run) { Moe(run * s_.topk, rows, dense(run).shared); }});
   return ops;
+}
+
+// Takes experts evenly, from `first` on.
+void Layer::Moe(int first, int rows, const backend::ExpertWeights& shared) {
+  for (int i = 0; i < rows * s_.topk; ++i) route_[static_cast<std::size_t>(i)] = (first + i) % s_.experts;
+  cpu_.Moe({.rows = rows,
+            .x = x_,
+            .experts = route_.data(),
+            .weights = route_weights_.data(),
+            .topk = s_.topk,
+            .expert_count = s_.experts,
+            .routed = experts_.data(),
+            .shared = shared,
+            .swiglu_limit = 10,
+            .y = y_});
+}
+
+Op Layer::Fp4Experts() {
+  return {"experts, MXFP4", (s_.topk + 1) * static_cast<double>(backend::cpu::BytesOf(experts_[0])), 0, 0,
+          [this](int run) {
+            const int first = run * (s_.topk + 1);
+            Moe(first, 1, experts_[static_cast<std::size_t>((first + s_.topk) % s_.experts)]);
+          }};
 }
 
 double Seconds(clockid_t clock) {
@@ -520,6 +533,13 @@ Result<int> RunBenchLayers(Context& context) {
   const auto* shape =
       std::find_if(std::begin(kShapes), std::end(kShapes), [&](const Shape& s) { return s.name == shape_name; });
   CHECK(shape != std::end(kShapes)) << "the option table allows " << shape_name;
+  const std::vector<std::string> only = values.List("only");
+  const auto wanted = [&only](std::string_view part, bool otherwise) {
+    return only.empty() ? otherwise : std::find(only.begin(), only.end(), part) != only.end();
+  };
+  if (!only.empty() && !wanted("decode", false) && !wanted("moe", false) && !wanted("prefill", false))
+    return Err(ErrorCode::kInvalidArgument,
+               fmt::format("there is no part \"{}\"; parts are decode, prefill and moe", only.front()), "only");
   ASSIGN_OR_RETURN(const backend::cpu::IsaEntry* isa, backend::cpu::FindIsa(values.String("isa")));
   const backend::cpu::Placement placement = backend::cpu::PlaceThreads(static_cast<int>(values.Int("threads")));
   const int threads = placement.threads;
@@ -535,14 +555,15 @@ Result<int> RunBenchLayers(Context& context) {
                   shape->name, kHistory, kExpertsHeld, shape->experts, isa->name, threads, threads == 1 ? "" : "s",
                   processor_time ? "processor time" : "wall time"));
   Layer layer(cpu, *shape);
-  for (const int rows : {1, kPrefillRows}) {
-    const std::vector<Op> ops = layer.Ops(rows);
+  const auto measure = [&](const std::vector<Op>& ops, int rows, int rounds) {
     Series series(ops.size(), rows == 1);
     for (const Op& op : ops) op.call(0);  // memory of the op grows once
-    for (int round = 1; round <= (rows == 1 ? kDecodeRounds : kPrefillRounds); ++round)
-      series.Round(ops, watch, machine, round);
+    for (int round = 1; round <= rounds; ++round) series.Round(ops, watch, machine, round);
     series.Report(context.terminal, ops, rows);
-  }
+  };
+  if (wanted("decode", true)) measure(layer.Ops(1), 1, kDecodeRounds);
+  if (wanted("moe", false)) measure({layer.Fp4Experts()}, 1, kDecodeRounds);
+  if (wanted("prefill", true)) measure(layer.Ops(kPrefillRows), kPrefillRows, kPrefillRounds);
   return kExitOk;
 }
 

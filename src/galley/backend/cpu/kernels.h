@@ -131,8 +131,9 @@ struct Kernels {
   void (*product)(const ProductArgs&) = nullptr;
   void (*attend)(const AttendArgs&) = nullptr;
   void (*index_scores)(const IndexArgs&) = nullptr;
-  // For benchmarks: reads every byte (whole lines of 64), and runs `count` times 16 independent steps of the
-  // instructions that products consist of, 16 fp32 or 64 byte products each. Without byte products run_bytes is null.
+  // For benchmarks: reads every byte (whole lines of 64), and runs `count` (a multiple of 4) times 16 independent steps
+  // of the instructions that products consist of, 16 fp32 or 64 byte products each. Without byte products run_bytes is
+  // null.
   std::uint32_t (*read_lines)(const std::byte* data, std::size_t bytes) = nullptr;
   float (*run_floats)(std::int64_t count) = nullptr;
   float (*run_bytes)(std::int64_t count) = nullptr;

@@ -169,12 +169,15 @@ void Direct(const ProductArgs& a, std::size_t chunks) {
 template <class Format>
 GALLEY_SIMD void FillPart(const Panel& panel, std::size_t part, const WeightRow<Format>* rows, std::size_t count,
                           std::size_t begin, std::size_t end) {
+  constexpr std::size_t kAhead = 2 * Format::kNear;
+  const std::size_t to_next = (kLanes - 1) * rows[0].whole * Format::kChunkBytes;
   for (std::size_t i = 0; i < count; ++i) {
     for (std::size_t c = begin; c < end; ++c) {
       const std::size_t at = (part * kLanes + i) * Format::kNear + (c - begin);
       const std::uint8_t* codes = WeightRow<Format>::Codes(rows[i], c);
-      for (std::size_t line = 0; line < Format::kChunkBytes; line += 64)
-        __builtin_prefetch(codes + line + 2 * Format::kNear * Format::kChunkBytes);
+      // Behind its end a row goes on as the one kLanes further down.
+      const std::size_t ahead = kAhead * Format::kChunkBytes + (c + kAhead < rows[i].whole ? 0 : to_next);
+      for (std::size_t line = 0; line < Format::kChunkBytes; line += 64) __builtin_prefetch(codes + ahead + line);
       Format::Load(codes, panel.weights + at * Format::kWeights);
       if constexpr (Format::kRowScales) panel.scales[at] = Format::Lanes(WeightRow<Format>::Scales(rows[i], c));
     }

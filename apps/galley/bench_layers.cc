@@ -3,10 +3,10 @@
 // what the machine can do at best: bytes read in order a second, and products of registers a second. Fractions are
 // those of each round, because the machine may have other work.
 #include <fmt/core.h>
-#include <time.h>
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <functional>
 #include <memory>
 #include <string>
@@ -40,6 +40,7 @@ constexpr int kCopies = 4, kIndexDim = 128, kRopeDims = 64, kWindow = 128, kHist
 // Weights that rounds use in turn, so that no cache holds what the next one reads. Of an expert's number the rest
 // modulo kExpertsHeld tells which it shares its weights with.
 constexpr int kDenseSets = 2, kExpertsHeld = 24;
+constexpr int kIndexBytes = kIndexDim / 2 + kIndexDim / 32;  // of a key and its scales
 constexpr int kDecodeRounds = 25, kPrefillRounds = 3;
 
 using Bytes = std::vector<std::byte>;
@@ -286,7 +287,7 @@ std::vector<Op> Layer::Ops(int rows) {
                                 .window = window_.data()});
                  }});
   const double keys = kHistory;
-  ops.push_back({"index, top-k", bytes({&d.index_q, &d.index_w}) + keys * (kIndexDim / 2 + kIndexDim / 32),
+  ops.push_back({"index, top-k", bytes({&d.index_q, &d.index_w}) + keys * kIndexBytes,
                  2 * t * (size(d.index_q) + size(d.index_w) + keys * s_.index_heads * kIndexDim), 0,
                  [=, this](int run) {
                    cpu_.IndexSelect({.step = step,

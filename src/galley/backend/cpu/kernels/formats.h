@@ -186,12 +186,23 @@ struct Mxfp4 {
   template <std::size_t kW, std::size_t kT>
   GALLEY_SIMD void AddTile(F32 total[kW][kT], const U32* w, std::size_t w_step, const F32* s, std::size_t s_step,
                            const std::byte* const x[kT], std::size_t at) {
+    // Row after row: each step waits for the one before, so the rows take turns.
 #pragma GCC unroll 8
     for (std::size_t t = 0; t < kT; ++t) {
-      U32 in[8];
-      for (std::size_t i = 0; i < 8; ++i) in[i] = LoadAs<U32>(x[t] + at + i * 64);
+      const auto* in = reinterpret_cast<const __m512i*>(x[t] + at);
+      __m512i sum[kW];
+      for (std::size_t i = 0; i < kW; ++i) sum[i] = _mm512_setzero_si512();
+#pragma GCC unroll 3
+      for (std::size_t digit = 0; digit < 3; ++digit) {
+        for (std::size_t i = 0; digit > 0 && i < kW; ++i) sum[i] = (__m512i)((U32)sum[i] << 8);
+        for (std::size_t j = 0; j < kWeights; ++j) {
+          for (std::size_t i = 0; i < kW; ++i)
+            sum[i] = _mm512_dpbusd_epi32(sum[i], (__m512i)w[i * w_step + j], in[2 * digit + j]);
+        }
+      }
       for (std::size_t i = 0; i < kW; ++i) {
-        total[i][t] = AddOne(total[i][t], w + i * w_step, in, s[i * s_step]);
+        const I32 exact = (I32)sum[i] + (I32)in[6];
+        total[i][t] = Fma(__builtin_convertvector(exact, F32), s[i * s_step] * (F32)in[7], total[i][t]);
       }
     }
   }

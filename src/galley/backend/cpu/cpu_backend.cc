@@ -14,6 +14,9 @@ constexpr std::int64_t kRowStep = 32;  // weight rows of a task: a multiple of t
 constexpr std::int64_t kTasksPerThread = 6;
 // Weights of a task at most: the last task of a loop is waited for, and a whole expert's matrix takes long.
 constexpr std::int64_t kTaskBytes = std::int64_t{512} << 10;
+// Multiplications of a task, at least: neighbouring tasks go to different threads, and each reads its weights from
+// where nobody read ahead for it.
+constexpr double kTaskCost = 400'000;
 
 }  // namespace
 
@@ -115,7 +118,10 @@ void CpuBackend::RunProducts(std::span<const ProductArgs> products) {
     cost += static_cast<double>(p.row_end - p.row_begin) * static_cast<double>(p.weight.cols) * p.rows;
   }
   worker_memory_.Reserve(ProductScratchBytes(widest));
-  const std::int64_t even = std::max<std::int64_t>(1, weight_rows / (team_.threads() * kTasksPerThread) / kRowStep);
+  const std::int64_t threads = team_.threads();
+  const std::int64_t most =
+      threads * std::clamp<std::int64_t>(static_cast<std::int64_t>(cost / kTaskCost) / threads, 1, kTasksPerThread);
+  const std::int64_t even = std::max<std::int64_t>(1, CeilDiv(CeilDiv(weight_rows, most), kRowStep));
   const auto step_of = [even](const Weight& weight) {
     const std::int64_t row_bytes = std::max<std::int64_t>(1, static_cast<std::int64_t>(BytesOf(weight)) / weight.rows);
     return std::clamp<std::int64_t>(kTaskBytes / row_bytes / kRowStep, 1, even) * kRowStep;

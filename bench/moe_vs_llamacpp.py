@@ -1,22 +1,27 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""MXFP4 products of one row: Galley's experts against llama.cpp's matrix product, the same bytes, one run.
+"""MXFP4 experts of one row, V4.1's shape: Galley against llama.cpp's mul_mat_id, as many bytes, in turn in one run.
 
-llama.cpp comes as its own shared libraries, for example those of the PyPI package llama-cpp-py-sync:
-  python3 -m venv DIR && DIR/bin/pip install --no-deps llama-cpp-py-sync
-  bench/moe_vs_llamacpp.py --galley build/release/galley --libraries DIR/lib/python3*/site-packages/llama_cpp_py_sync
-Both read more than caches hold. --processor-time measures processor time instead of wall time, for a machine that
-others use too; then take --threads 1.
+llama.cpp's libraries come from its PyPI source package, built for this machine:
+  pip download --no-deps --no-binary :all: llama-cpp-python; tar xf llama_cpp_python-*.tar.gz
+  cmake -S llama_cpp_python-*/vendor/llama.cpp -B DIR -DBUILD_SHARED_LIBS=ON -DLLAMA_BUILD_{TESTS,TOOLS,SERVER}=OFF
+  cmake --build DIR --target ggml-cpu
+  bench/moe_vs_llamacpp.py --galley build/release/galley --libraries DIR/bin
+Seven experts of 24 are multiplied at a time, other ones each time, so that no cache holds them; llama.cpp with its
+weights as they are in a file and re-laid out as it does by itself when it loads them.
 """
 import argparse
 import ctypes
+import os
 import pathlib
 import re
+import statistics
 import subprocess
 import time
 
-MXFP4, F32 = 39, 0  # ggml's numbers of the two formats
+MXFP4, F32, I32 = 39, 0, 26  # ggml's numbers of the formats
 BLOCK_BYTES, BLOCK_VALUES = 17, 32
+DIM, INTER, HELD, CHOSEN = 5120, 2304, 24, 7
 
 
 class InitParams(ctypes.Structure):
@@ -24,50 +29,75 @@ class InitParams(ctypes.Structure):
 
 
 def load(directory):
-    flags = ctypes.RTLD_GLOBAL
-    base = ctypes.CDLL(str(directory / "libggml-base.so.0"), mode=flags)
-    cpu = ctypes.CDLL(str(directory / "libggml-cpu.so.0"), mode=flags)
+    base = ctypes.CDLL(str(directory / "libggml-base.so"), mode=ctypes.RTLD_GLOBAL)
+    cpu = ctypes.CDLL(str(directory / "libggml-cpu.so"), mode=ctypes.RTLD_GLOBAL)
     pointer, i64 = ctypes.c_void_p, ctypes.c_int64
-    for name, result, arguments in [
-        ("ggml_init", pointer, [InitParams]), ("ggml_free", None, [pointer]),
-        ("ggml_new_tensor_2d", pointer, [pointer, ctypes.c_int, i64, i64]),
-        ("ggml_mul_mat", pointer, [pointer, pointer, pointer]),
-        ("ggml_new_graph", pointer, [pointer]), ("ggml_get_data", pointer, [pointer]),
-        ("ggml_build_forward_expand", None, [pointer, pointer]),
+    for library, name, result, arguments in [
+        (base, "ggml_init", pointer, [InitParams]),
+        (base, "ggml_new_tensor_2d", pointer, [pointer, ctypes.c_int, i64, i64]),
+        (base, "ggml_new_tensor_3d", pointer, [pointer, ctypes.c_int, i64, i64, i64]),
+        (base, "ggml_mul_mat_id", pointer, [pointer, pointer, pointer, pointer]),
+        (base, "ggml_mul", pointer, [pointer, pointer, pointer]),
+        (base, "ggml_new_graph", pointer, [pointer]),
+        (base, "ggml_build_forward_expand", None, [pointer, pointer]),
+        (base, "ggml_backend_alloc_ctx_tensors_from_buft", pointer, [pointer, pointer]),
+        (base, "ggml_backend_alloc_ctx_tensors", pointer, [pointer, pointer]),
+        (base, "ggml_backend_cpu_buffer_type", pointer, []),
+        (base, "ggml_backend_tensor_set", None, [pointer, pointer, ctypes.c_size_t, ctypes.c_size_t]),
+        (base, "ggml_backend_graph_compute", ctypes.c_int, [pointer, pointer]),
+        (cpu, "ggml_backend_cpu_init", pointer, []),
+        (cpu, "ggml_backend_cpu_set_n_threads", None, [pointer, ctypes.c_int]),
+        (cpu, "_Z35ggml_backend_cpu_repack_buffer_typev", pointer, []),
     ]:
-        function = getattr(base, name)
+        function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
-    cpu.ggml_graph_compute_with_ctx.restype = ctypes.c_int
-    cpu.ggml_graph_compute_with_ctx.argtypes = [pointer, pointer, ctypes.c_int]
     return base, cpu
 
 
-def llamacpp_rate(directory, threads, clock):
-    """Bytes a second of one product with a matrix of 400 MB."""
-    base, cpu = load(directory)
-    columns, rows = 5120, 147456
-    size = rows * columns // BLOCK_VALUES * BLOCK_BYTES
-    context = base.ggml_init(InitParams(size + (64 << 20), None, False))
-    weight = base.ggml_new_tensor_2d(context, MXFP4, columns, rows)
-    x = base.ggml_new_tensor_2d(context, F32, columns, 1)
-    # Random codes, scales near one.
-    pattern = bytes((120 + i % 8) if j == 0 else (i * 37 + j * 101) & 255 for i in range(160 * 64) for j in range(17))
-    data = base.ggml_get_data(weight)
-    for offset in range(0, size, len(pattern)):
-        ctypes.memmove(data + offset, pattern, min(len(pattern), size - offset))
-    values = (ctypes.c_float * columns)(*[((i * 7919) % 1000) / 500 - 1 for i in range(columns)])
-    ctypes.memmove(base.ggml_get_data(x), values, columns * 4)
-    product = base.ggml_mul_mat(context, weight, x)
-    graph = base.ggml_new_graph(context)
-    base.ggml_build_forward_expand(graph, product)
-    best = float("inf")
-    for _ in range(9):
-        begin = clock()
-        if cpu.ggml_graph_compute_with_ctx(context, graph, threads) != 0:
-            raise SystemExit("llama.cpp could not compute the product")
-        best = min(best, clock() - begin)
-    base.ggml_free(context)
-    return size / best
+class LlamaExperts:
+    """Gate, up and down products of CHOSEN experts, held in a buffer of that type."""
+
+    def __init__(self, base, cpu, buffer_type, threads):
+        self.base = base
+        self.backend = cpu.ggml_backend_cpu_init()
+        cpu.ggml_backend_cpu_set_n_threads(self.backend, threads)
+        held = base.ggml_init(InitParams(1 << 20, None, True))
+        gate, up = (base.ggml_new_tensor_3d(held, MXFP4, DIM, INTER, HELD) for _ in range(2))
+        down = base.ggml_new_tensor_3d(held, MXFP4, INTER, DIM, HELD)
+        if not base.ggml_backend_alloc_ctx_tensors_from_buft(held, buffer_type):
+            raise SystemExit("llama.cpp could not allocate the experts")
+        size = HELD * DIM * INTER // BLOCK_VALUES * BLOCK_BYTES
+        # Any codes, scales near one.
+        block = bytes((120 + i % 8) if j == 0 else (i * 37 + j * 101) & 255 for i in range(4096) for j in range(17))
+        data = (block * (size // len(block) + 1))[:size]
+        for tensor in (gate, up, down):
+            base.ggml_backend_tensor_set(tensor, data, 0, size)
+        context = base.ggml_init(InitParams(4 << 20, None, True))
+        x = base.ggml_new_tensor_3d(context, F32, DIM, 1, 1)
+        self.ids = base.ggml_new_tensor_2d(context, I32, CHOSEN, 1)
+        # The product of gate and up stands for the activation, which costs nothing beside them.
+        hidden = base.ggml_mul(context, base.ggml_mul_mat_id(context, gate, x, self.ids),
+                               base.ggml_mul_mat_id(context, up, x, self.ids))
+        self.graph = base.ggml_new_graph(context)
+        base.ggml_build_forward_expand(self.graph, base.ggml_mul_mat_id(context, down, hidden, self.ids))
+        base.ggml_backend_alloc_ctx_tensors(context, self.backend)
+        values = (ctypes.c_float * DIM)(*[((i * 7919) % 1000) / 500 - 1 for i in range(DIM)])
+        base.ggml_backend_tensor_set(x, values, 0, DIM * 4)
+        self.bytes = CHOSEN * 3 * DIM * INTER // BLOCK_VALUES * BLOCK_BYTES
+        self.runs = 0
+
+    def rate(self):
+        """Bytes a second, median of many."""
+        times = []
+        for _ in range(24):
+            ids = (ctypes.c_int32 * CHOSEN)(*[(self.runs * CHOSEN + i) % HELD for i in range(CHOSEN)])
+            self.runs += 1
+            self.base.ggml_backend_tensor_set(self.ids, ids, 0, CHOSEN * 4)
+            begin = time.perf_counter()
+            if self.base.ggml_backend_graph_compute(self.backend, self.graph) != 0:
+                raise SystemExit("llama.cpp could not compute the products")
+            times.append(time.perf_counter() - begin)
+        return self.bytes / statistics.median(times)
 
 
 def main():
@@ -75,21 +105,30 @@ def main():
     parser.add_argument("--galley", required=True)
     parser.add_argument("--libraries", required=True, type=pathlib.Path)
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--processor-time", action="store_true")
+    parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
-    import os
     threads = options.threads or len(os.sched_getaffinity(0))
-    command = [options.galley, "bench", "layers", "--shape", "v41", "--threads", str(threads)]
-    if options.processor_time:
-        command.append("--processor-time")
-    clock = (lambda: time.process_time() / threads) if options.processor_time else time.perf_counter
-    theirs = llamacpp_rate(options.libraries, threads, clock)
-    report = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    print(report)
-    read = float(re.search(r"memory read ([\d.]+) GB/s", report).group(1))
-    ours = float(re.search(r"^experts +[\d.]+ +[\d.]+ +([\d.]+)", report, re.M).group(1))
-    print(f"llama.cpp MXFP4 product, one row: {theirs / 1e9:.1f} GB/s, {100 * theirs / 1e9 / read:.0f}% of read")
-    print(f"Galley experts, one row: {ours:.1f} GB/s, {ours * 1e9 / theirs:.2f} times as many")
+    base, cpu = load(options.libraries)
+    plain = LlamaExperts(base, cpu, base.ggml_backend_cpu_buffer_type(), threads)
+    repacked = LlamaExperts(base, cpu, cpu._Z35ggml_backend_cpu_repack_buffer_typev(), threads)
+    command = [options.galley, "bench", "layers", "--shape", "v41", "--only", "moe", "--threads", str(threads)]
+    rows = []
+    print("GB/s of a round: memory read, Galley, llama.cpp, llama.cpp re-laid out")
+    for _ in range(options.rounds):
+        before = plain.rate() / 1e9, repacked.rate() / 1e9
+        report = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        after = plain.rate() / 1e9, repacked.rate() / 1e9
+        read = float(re.search(r"memory read ([\d.]+) GB/s", report).group(1))
+        ours = float(re.search(r"^experts, MXFP4 +[\d.]+ +[\d.]+ +([\d.]+)", report, re.M).group(1))
+        rows.append((read, ours, (before[0] + after[0]) / 2, (before[1] + after[1]) / 2))
+        print("  ".join(f"{value:6.1f}" for value in rows[-1]))
+    for name, share in [
+        ("Galley / memory read", lambda r: r[1] / r[0]),
+        ("Galley / llama.cpp", lambda r: r[1] / r[2]),
+        ("Galley / llama.cpp re-laid out", lambda r: r[1] / r[3]),
+    ]:
+        shares = sorted(share(row) for row in rows)
+        print(f"{name}: {statistics.median(shares):.2f} ({shares[0]:.2f} to {shares[-1]:.2f})")
 
 
 if __name__ == "__main__":

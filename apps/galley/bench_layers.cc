@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// `galley bench layers`: one layer of a model at its true shape on the cpu backend, with random weights, beside what
-// the machine can do at best in the same run: bytes read in order a second, and products of registers a second.
+// `galley bench layers`: one layer of a model at its true shape on the cpu backend, with random weights, in turn with
+// what the machine can do at best: bytes read in order a second, and products of registers a second. Fractions are
+// those of each round, because the machine may have other work.
 #include <fmt/core.h>
-#include <time.h>
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,7 +17,6 @@
 #include "galley/backend/cpu/topology.h"
 #include "galley/base/check.h"
 #include "galley/base/math.h"
-#include "galley/base/rng.h"
 
 namespace galley::app {
 namespace {
@@ -37,9 +37,11 @@ constexpr Shape kShapes[] = {
     {"v4pro", 128, 7168, 1536, 128, 512, 16, 1024, 3072, 384, 6, 64, 1024},
 };
 constexpr int kCopies = 4, kIndexDim = 128, kRopeDims = 64, kWindow = 128, kHistory = 8192, kPrefillRows = 512;
-constexpr int kDenseSets = 2;  // used in turn, so that no cache holds what the next run reads
-// Experts that are held: enough that those of one step are not in a cache when it comes.
-constexpr int kExpertsHeld = 24;
+// Weights that rounds use in turn, so that no cache holds what the next one reads. Of an expert's number the rest
+// modulo kExpertsHeld tells which it shares its weights with.
+constexpr int kDenseSets = 2, kExpertsHeld = 24;
+constexpr int kIndexBytes = kIndexDim / 2 + kIndexDim / 32;  // of a key and its scales
+constexpr int kDecodeRounds = 25, kPrefillRounds = 3;
 
 using Bytes = std::vector<std::byte>;
 
@@ -135,8 +137,9 @@ Dense MakeDense(Matrices& make, const Shape& s) {
 
 struct Op {
   std::string name;
-  double bytes = 0;  // of weights and history that it must read
-  double flops = 0;  // of its matrix products and attention
+  double bytes = 0;      // of weights and history that it must read
+  double flops = 0;      // of its matrix products and attention, but
+  double fp4_flops = 0;  // those of MXFP4 matrices
   std::function<void(int run)> call;
 };
 
@@ -146,7 +149,10 @@ class Layer {
   Layer(backend::cpu::CpuBackend& cpu, const Shape& shape) : cpu_(cpu), s_(shape) {
     weights_.scale_block = s_.scale_block;
     for (Dense& set : dense_) set = MakeDense(weights_, s_);
-    for (int e = 0; e < kExpertsHeld; ++e) experts_.push_back(MakeExpert(weights_, WeightFormat::kMxfp4, s_));
+    for (int e = 0; e < s_.experts; ++e) {
+      experts_.push_back(e < kExpertsHeld ? MakeExpert(weights_, WeightFormat::kMxfp4, s_)
+                                          : experts_[static_cast<std::size_t>(e % kExpertsHeld)]);
+    }
     const auto rows = static_cast<std::size_t>(kPrefillRows), dim = static_cast<std::size_t>(s_.dim);
     const auto wide = static_cast<std::size_t>(s_.heads * s_.head_dim);
     const auto bf16 = [&](std::size_t n) { return Bf16(n); };
@@ -181,8 +187,11 @@ class Layer {
   }
 
   std::vector<Op> Ops(int rows);
+  // The experts of one row and one more in place of the shared one, all MXFP4: for comparison with others' products.
+  Op Fp4Experts();
 
  private:
+  void Moe(int first, int rows, const backend::ExpertWeights& shared);
   BFloat16* Bf16(std::size_t n) { return weights_.Values<BFloat16>(n, 0x807F807F807F807Full, 0x3F003F003F003F00ull); }
   const Dense& dense(int run) const { return dense_[static_cast<std::size_t>(run % kDenseSets)]; }
   void Boundary(const Weight& fn, int rows);
@@ -251,15 +260,16 @@ std::vector<Op> Layer::Ops(int rows) {
   };
   const double t = rows;
   const double places = kWindow + std::min(s_.index_topk, kHistory);
-  const int touched = std::min(kExpertsHeld, rows * s_.topk);
+  const int touched = std::min(s_.experts, rows * s_.topk);
   const backend::Rope rope = {frequencies_.data(), kRopeDims};
   std::vector<Op> ops;
-  ops.push_back({"mhc (twice)", bytes({&d.fn_attn, &d.fn_ffn}), 0, [=, this](int run) {
+  ops.push_back({"mhc (twice)", bytes({&d.fn_attn, &d.fn_ffn}), 2 * t * (size(d.fn_attn) + size(d.fn_ffn)), 0,
+                 [=, this](int run) {
                    Boundary(dense(run).fn_attn, rows);
                    Boundary(dense(run).fn_ffn, rows);
                  }});
   ops.push_back({"queries, window rows", bytes({&d.wq_a, &d.wq_b, &d.wkv}),
-                 2 * t * (size(d.wq_a) + size(d.wq_b) + size(d.wkv)), [=, this](int run) {
+                 2 * t * (size(d.wq_a) + size(d.wq_b) + size(d.wkv)), 0, [=, this](int run) {
                    const Dense& w = dense(run);
                    cpu_.AttnIn({.step = step,
                                 .x = x_,
@@ -277,8 +287,9 @@ std::vector<Op> Layer::Ops(int rows) {
                                 .window = window_.data()});
                  }});
   const double keys = kHistory;
-  ops.push_back({"index, top-k", bytes({&d.index_q, &d.index_w}) + keys * (kIndexDim / 2 + kIndexDim / 32),
-                 2 * t * (size(d.index_q) + size(d.index_w) + keys * s_.index_heads * kIndexDim), [=, this](int run) {
+  ops.push_back({"index, top-k", bytes({&d.index_q, &d.index_w}) + keys * kIndexBytes,
+                 2 * t * (size(d.index_q) + size(d.index_w) + keys * s_.index_heads * kIndexDim), 0,
+                 [=, this](int run) {
                    cpu_.IndexSelect({.step = step,
                                      .x = x_,
                                      .qr = qr_,
@@ -293,7 +304,7 @@ std::vector<Op> Layer::Ops(int rows) {
   ops.push_back({"attention",
                  kWindow * static_cast<double>(ring_.row_bytes) +
                      s_.index_topk * static_cast<double>(slab_.latent_bytes() + slab_.latent_scales()),
-                 4 * t * places * s_.heads * s_.head_dim, [=, this](int) {
+                 4 * t * places * s_.heads * s_.head_dim, 0, [=, this](int) {
                    cpu_.Attention({.step = step,
                                    .q = q_,
                                    .window = window_.data(),
@@ -310,11 +321,11 @@ std::vector<Op> Layer::Ops(int rows) {
                                    .out = o_});
                  }});
   ops.push_back(
-      {"output projection", bytes({&d.wo_a, &d.wo_b}), 2 * t * (size(d.wo_a) + size(d.wo_b)), [=, this](int run) {
+      {"output projection", bytes({&d.wo_a, &d.wo_b}), 2 * t * (size(d.wo_a) + size(d.wo_b)), 0, [=, this](int run) {
          cpu_.AttnOut(
              {.rows = rows, .groups = s_.o_groups, .o = o_, .wo_a = dense(run).wo_a, .wo_b = dense(run).wo_b, .y = y_});
        }});
-  ops.push_back({"router", bytes({&d.gate}), 2 * t * size(d.gate), [=, this](int run) {
+  ops.push_back({"router", bytes({&d.gate}), 2 * t * size(d.gate), 0, [=, this](int run) {
                    cpu_.Route({.step = step,
                                .x = x_,
                                .gate = dense(run).gate,
@@ -326,22 +337,32 @@ std::vector<Op> Layer::Ops(int rows) {
   ops.push_back({"experts",
                  touched * static_cast<double>(backend::cpu::BytesOf(experts_[0])) +
                      static_cast<double>(backend::cpu::BytesOf(d.shared)),
-                 2 * t * (s_.topk + 1) * 3 * s_.inter * s_.dim, [=, this](int run) {
-                   // Every step takes other experts, evenly.
-                   for (int i = 0; i < rows * s_.topk; ++i)
-                     route_[static_cast<std::size_t>(i)] = (run * s_.topk + i) % kExpertsHeld;
-                   cpu_.Moe({.rows = rows,
-                             .x = x_,
-                             .experts = route_.data(),
-                             .weights = route_weights_.data(),
-                             .topk = s_.topk,
-                             .expert_count = kExpertsHeld,
-                             .routed = experts_.data(),
-                             .shared = dense(run).shared,
-                             .swiglu_limit = 10,
-                             .y = y_});
-                 }});
+                 2 * t * 3 * s_.inter * s_.dim, 2 * t * s_.topk * 3 * s_.inter * s_.dim,
+                 [=, this](int run) { Moe(run * s_.topk, rows, dense(run).shared); }});
   return ops;
+}
+
+// Takes experts evenly, from `first` on.
+void Layer::Moe(int first, int rows, const backend::ExpertWeights& shared) {
+  for (int i = 0; i < rows * s_.topk; ++i) route_[static_cast<std::size_t>(i)] = (first + i) % s_.experts;
+  cpu_.Moe({.rows = rows,
+            .x = x_,
+            .experts = route_.data(),
+            .weights = route_weights_.data(),
+            .topk = s_.topk,
+            .expert_count = s_.experts,
+            .routed = experts_.data(),
+            .shared = shared,
+            .swiglu_limit = 10,
+            .y = y_});
+}
+
+Op Layer::Fp4Experts() {
+  return {"experts, MXFP4", (s_.topk + 1) * static_cast<double>(backend::cpu::BytesOf(experts_[0])), 0, 0,
+          [this](int run) {
+            const int first = run * (s_.topk + 1);
+            Moe(first, 1, experts_[static_cast<std::size_t>((first + s_.topk) % s_.experts)]);
+          }};
 }
 
 double Seconds(clockid_t clock) {
@@ -350,19 +371,14 @@ double Seconds(clockid_t clock) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-// The least time of several runs, by the wall or, on a machine that others use too, by the processor time of this
-// program shared out over its threads.
+// Time by the wall or, on a machine that others use too, processor time of this program shared out over its threads.
 class Stopwatch {
  public:
   Stopwatch(bool processor_time, int threads) : processor_time_(processor_time), threads_(threads) {}
-  [[nodiscard]] double Least(int runs, const std::function<void(int)>& call) const {
-    double least = 1e30;
-    for (int run = 0; run < runs; ++run) {
-      const double begin = Now();
-      call(run);
-      least = std::min(least, Now() - begin);
-    }
-    return least;
+  [[nodiscard]] double Time(const std::function<void()>& call) const {
+    const double begin = Now();
+    call();
+    return Now() - begin;
   }
 
  private:
@@ -373,53 +389,122 @@ class Stopwatch {
   int threads_;
 };
 
-struct Ceiling {
-  double read_bytes = 0, flops = 0;  // a second
+// What the machine does at best, measured when asked.
+class Machine {
+ public:
+  Machine(const backend::cpu::Kernels& kernels, backend::cpu::Team& team, const Stopwatch& watch)
+      : kernels_(kernels), team_(team), watch_(watch), data_(new std::byte[kPiece * kPieces + kBehind]) {
+    std::fill_n(data_.get(), kPiece * kPieces + kBehind, std::byte{1});
+  }
+  // Bytes a second, read in order.
+  [[nodiscard]] double Read() {
+    std::vector<std::uint32_t> seen(kPieces);
+    const double time = watch_.Time([&] {
+      team_.Run(kPieces, kLarge, [&](std::int64_t i, int) {
+        const auto piece = static_cast<std::size_t>(i);
+        seen[piece] = kernels_.read_lines(data_.get() + piece * kPiece, kPiece);
+      });
+    });
+    return static_cast<double>(kPiece * kPieces) / time;
+  }
+  // Operations a second, two for a product and its sum.
+  [[nodiscard]] double Floats() { return Operations(kernels_.run_floats, 16); }
+  [[nodiscard]] double Bytes() { return kernels_.run_bytes == nullptr ? 0 : Operations(kernels_.run_bytes, 64); }
+
+ private:
+  static constexpr std::size_t kPiece = std::size_t{1} << 20, kPieces = 512;  // more than caches hold
+  static constexpr std::size_t kBehind = 8192;                                // asked for in advance
+  static constexpr double kLarge = 1e9;
+
+  double Operations(float (*run)(std::int64_t), int products) {
+    constexpr std::int64_t kSteps = 200'000;
+    std::vector<float> sums(static_cast<std::size_t>(team_.threads()) * 4);
+    const double time = watch_.Time([&] {
+      team_.Run(static_cast<std::int64_t>(sums.size()), kLarge,
+                [&](std::int64_t i, int) { sums[static_cast<std::size_t>(i)] = run(kSteps); });
+    });
+    CHECK(sums[0] > 0) << "products of positive numbers";
+    return static_cast<double>(kSteps) * 16 * 2 * products * static_cast<double>(sums.size()) / time;
+  }
+
+  const backend::cpu::Kernels& kernels_;
+  backend::cpu::Team& team_;
+  const Stopwatch& watch_;
+  std::unique_ptr<std::byte[]> data_;
 };
 
-Ceiling Measure(const backend::cpu::Kernels& kernels, backend::cpu::Team& team, const Stopwatch& watch) {
-  constexpr std::size_t kPiece = std::size_t{4} << 20, kPieces = 128;  // 512 MiB: more than caches hold
-  const std::unique_ptr<std::byte[]> data(new std::byte[kPiece * kPieces + 8192]);
-  std::fill_n(data.get(), kPiece * kPieces + 8192, std::byte{1});
-  std::vector<std::uint32_t> seen(kPieces);
-  constexpr double kLarge = 1e9;
-  const double read = watch.Least(7, [&](int) {
-    team.Run(kPieces, kLarge, [&](std::int64_t i, int) {
-      seen[static_cast<std::size_t>(i)] = kernels.read_lines(data.get() + static_cast<std::size_t>(i) * kPiece, kPiece);
-    });
-  });
-  constexpr std::int64_t kDots = 200'000;
-  std::vector<float> sums(static_cast<std::size_t>(team.threads()) * 4);
-  const double dots = watch.Least(7, [&](int) {
-    team.Run(static_cast<std::int64_t>(sums.size()), kLarge,
-             [&](std::int64_t i, int) { sums[static_cast<std::size_t>(i)] = kernels.run_dots(kDots); });
-  });
-  CHECK(sums[0] > 0) << "products of positive numbers";
-  return {static_cast<double>(kPiece * kPieces) / read,
-          static_cast<double>(kDots) * 16 * 64 * static_cast<double>(sums.size()) / dots};
+struct Range {
+  double low = 0, median = 0, high = 0;
+};
+Range RangeOf(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return {values.front(), values[values.size() / 2], values.back()};
 }
 
-void Report(Terminal& terminal, std::vector<Op> ops, const Stopwatch& watch, const Ceiling& ceiling, int rows) {
-  const bool decode = rows == 1;
-  terminal.Write(fmt::format("\n{:<24}{:>10}{:>10}{:>12}{:>14}\n", fmt::format("{} row{}", rows, decode ? "" : "s"),
-                             "ms", decode ? "MB" : "GFLOP", decode ? "GB/s" : "GFLOP/s",
-                             decode ? "of read" : "of products"));
-  double all_ms = 0, all_work = 0;
-  const auto line = [&](const std::string& name, double ms, double work) {
-    const double rate = work / ms * 1e3, best = decode ? ceiling.read_bytes : ceiling.flops;
-    terminal.Write(fmt::format("{:<24}{:>10.3f}{:>10.2f}{:>12.1f}{:>13.0f}%\n", name, ms, work / (decode ? 1e6 : 1e9),
-                               rate / 1e9, 100 * rate / best));
-  };
-  for (const Op& op : ops) {
-    op.call(0);  // memory of the op grows once
-    const double ms = 1e3 * watch.Least(decode ? 12 : 3, op.call);
-    const double work = decode ? op.bytes : op.flops;
-    line(op.name, ms, work);
-    all_ms += ms;
-    all_work += work;
+// Times of ops in rounds, and what share of them the machine would need at best, from the same round.
+class Series {
+ public:
+  Series(std::size_t ops, bool decode) : decode_(decode), times_(ops), shares_(ops) {}
+
+  void Round(const std::vector<Op>& ops, const Stopwatch& watch, Machine& machine, int round) {
+    const double read = decode_ ? machine.Read() : 0, floats = decode_ ? 0 : machine.Floats(),
+                 bytes = decode_ ? 0 : machine.Bytes();
+    std::vector<double> times;
+    for (const Op& op : ops) times.push_back(watch.Time([&] { op.call(round); }));
+    const double read_rate = decode_ ? (read + machine.Read()) / 2 : 0;
+    const double float_rate = decode_ ? 0 : (floats + machine.Floats()) / 2;
+    const double byte_rate = decode_ ? 0 : (bytes + machine.Bytes()) / 2;
+    reads_.push_back(read_rate);
+    floats_.push_back(float_rate);
+    bytes_.push_back(byte_rate);
+    double all = 0, least = 0;
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+      // An MXFP4 weight takes three byte products: its activation is three digits.
+      const double fp4 = byte_rate > 0 ? 3 * ops[i].fp4_flops / byte_rate : ops[i].fp4_flops / float_rate;
+      const double best = decode_ ? ops[i].bytes / read_rate : ops[i].flops / float_rate + fp4;
+      times_[i].push_back(times[i]);
+      shares_[i].push_back(best / times[i]);
+      all += times[i];
+      least += best;
+    }
+    layer_times_.push_back(all);
+    layer_shares_.push_back(least / all);
   }
-  line("the layer", all_ms, all_work);
-}
+
+  void Report(Terminal& terminal, const std::vector<Op>& ops, int rows) const {
+    const Range read = RangeOf(reads_), floats = RangeOf(floats_), bytes = RangeOf(bytes_);
+    if (decode_) {
+      terminal.Write(fmt::format("\nmemory read {:.1f} GB/s ({:.1f} to {:.1f})\n", read.median / 1e9, read.low / 1e9,
+                                 read.high / 1e9));
+    } else {
+      terminal.Write(fmt::format("\nfp32 {:.0f} GFLOP/s ({:.0f} to {:.0f}), bytes {:.0f} Gop/s ({:.0f} to {:.0f})\n",
+                                 floats.median / 1e9, floats.low / 1e9, floats.high / 1e9, bytes.median / 1e9,
+                                 bytes.low / 1e9, bytes.high / 1e9));
+    }
+    terminal.Write(fmt::format("{:<24}{:>10}{:>10}{:>10}{:>9}{:>16}\n",
+                               fmt::format("{} row{}", rows, decode_ ? "" : "s"), "ms", decode_ ? "MB" : "GFLOP",
+                               decode_ ? "GB/s" : "GFLOP/s", "of best", "rounds"));
+    const auto line = [&](const std::string& name, const std::vector<double>& times, const std::vector<double>& shares,
+                          double work) {
+      const Range time = RangeOf(times), share = RangeOf(shares);
+      terminal.Write(fmt::format("{:<24}{:>10.3f}{:>10.2f}{:>10.1f}{:>8.0f}%{:>9.0f} to {:.0f}%\n", name,
+                                 time.median * 1e3, work / (decode_ ? 1e6 : 1e9), work / time.median / 1e9,
+                                 100 * share.median, 100 * share.low, 100 * share.high));
+    };
+    double all = 0;
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+      const double work = decode_ ? ops[i].bytes : ops[i].flops + ops[i].fp4_flops;
+      line(ops[i].name, times_[i], shares_[i], work);
+      all += work;
+    }
+    line("the layer", layer_times_, layer_shares_, all);
+  }
+
+ private:
+  bool decode_;
+  std::vector<std::vector<double>> times_, shares_;
+  std::vector<double> layer_times_, layer_shares_, reads_, floats_, bytes_;
+};
 
 Result<int> RunCuda([[maybe_unused]] Context& context, [[maybe_unused]] bool layers) {
 #ifdef GALLEY_CUDA
@@ -449,6 +534,13 @@ Result<int> RunBenchLayers(Context& context) {
   const auto* shape =
       std::find_if(std::begin(kShapes), std::end(kShapes), [&](const Shape& s) { return s.name == shape_name; });
   CHECK(shape != std::end(kShapes)) << "the option table allows " << shape_name;
+  const std::vector<std::string> only = values.List("only");
+  const auto wanted = [&only](std::string_view part, bool otherwise) {
+    return only.empty() ? otherwise : std::find(only.begin(), only.end(), part) != only.end();
+  };
+  if (!only.empty() && !wanted("decode", false) && !wanted("moe", false) && !wanted("prefill", false))
+    return Err(ErrorCode::kInvalidArgument,
+               fmt::format("there is no part \"{}\"; parts are decode, prefill and moe", only.front()), "only");
   ASSIGN_OR_RETURN(const backend::cpu::IsaEntry* isa, backend::cpu::FindIsa(values.String("isa")));
   const backend::cpu::Placement placement = backend::cpu::PlaceThreads(static_cast<int>(values.Int("threads")));
   const int threads = placement.threads;
@@ -457,14 +549,22 @@ Result<int> RunBenchLayers(Context& context) {
   const Stopwatch watch(processor_time, threads);
 
   backend::cpu::Team team(threads, placement.processors);
-  const Ceiling ceiling = Measure(isa->kernels(), team, watch);
+  Machine machine(isa->kernels(), team, watch);
   context.terminal.Write(
-      fmt::format("{} layer with history of {} tokens, random weights, {} of {} experts held; {}, {} thread{}, {}\n"
-                  "in this run: memory read {:.1f} GB/s, products of registers {:.1f} GFLOP/s\n",
+      fmt::format("{} layer with history of {} tokens, random weights, {} of {} experts held; {}, {} thread{}, {}; "
+                  "medians of rounds\n",
                   shape->name, kHistory, kExpertsHeld, shape->experts, isa->name, threads, threads == 1 ? "" : "s",
-                  processor_time ? "processor time" : "wall time", ceiling.read_bytes / 1e9, ceiling.flops / 1e9));
+                  processor_time ? "processor time" : "wall time"));
   Layer layer(cpu, *shape);
-  for (const int rows : {1, kPrefillRows}) Report(context.terminal, layer.Ops(rows), watch, ceiling, rows);
+  const auto measure = [&](const std::vector<Op>& ops, int rows, int rounds) {
+    Series series(ops.size(), rows == 1);
+    for (const Op& op : ops) op.call(0);  // memory of the op grows once
+    for (int round = 1; round <= rounds; ++round) series.Round(ops, watch, machine, round);
+    series.Report(context.terminal, ops, rows);
+  };
+  if (wanted("decode", true)) measure(layer.Ops(1), 1, kDecodeRounds);
+  if (wanted("moe", false)) measure({layer.Fp4Experts()}, 1, kDecodeRounds);
+  if (wanted("prefill", true)) measure(layer.Ops(kPrefillRows), kPrefillRows, kPrefillRounds);
   return kExitOk;
 }
 

@@ -84,7 +84,8 @@ constexpr Spec kBench[] = {
     {.name = "only",
      .type = Type::kList,
      .value_name = "PART",
-     .help = "kernels: measure this part only: layer, moe, dense, attention, mhc, index."},
+     .help = "Measure this part only. kernels: layer, moe, dense, attention, mhc, index. layers on the cpu: decode, "
+             "prefill, moe (experts of one row, all MXFP4)."},
     {.name = "prefill-rows",
      .type = Type::kInt,
      .value_name = "N",

@@ -31,8 +31,17 @@ bool IsPlainShardName(std::string_view name) {
 // What the index expects of each shard, in the order of shard names.
 using Plan = std::map<std::string, std::vector<std::string>>;
 
-Result<std::pair<MappedFile, SafetensorsHeader>> OpenShard(const std::filesystem::path& path) {
+// Maps a shard and asks for its header, which is nearly always shorter; the system reads it meanwhile.
+Result<MappedFile> MapShard(const std::filesystem::path& path) {
+  constexpr std::size_t kHeaderAsked = std::size_t{512} << 10;
   ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
+  file.Advise(Access::kWillNeed, 0, kHeaderAsked);
+  return file;
+}
+
+Result<std::pair<MappedFile, SafetensorsHeader>> OpenShard(Result<MappedFile> mapped,
+                                                           const std::filesystem::path& path) {
+  ASSIGN_OR_RETURN(MappedFile file, std::move(mapped));
   ASSIGN_OR_RETURN(SafetensorsHeader header, ParseSafetensors(file.bytes(), Printable(path.native(), 1000)));
   return std::pair(std::move(file), std::move(header));
 }
@@ -118,10 +127,15 @@ void OpenPlanned(ShardSet& set, const std::filesystem::path& dir, const WeightMa
                             Printable((dir / kIndexFile).native(), 1000)});
     return;
   }
+  // All headers are asked for before the first is read: on a busy disk each would wait its turn.
+  std::vector<Result<MappedFile>> mapped;
+  mapped.reserve(plan.size());
+  for (const auto& [shard, names] : plan) mapped.push_back(MapShard(dir / shard));
   UnreadableShards unreadable(set, map.size());
+  std::size_t next = 0;
   for (auto& [shard, names] : plan) {
     const std::filesystem::path path = dir / shard;
-    auto opened = OpenShard(path);
+    auto opened = OpenShard(std::move(mapped[next++]), path);
     if (!opened) {
       unreadable.Add(std::move(opened).error(), std::move(names));
       continue;
@@ -140,7 +154,7 @@ bool IsAbsent(const std::filesystem::path& path) {
 }
 
 void OpenSingle(ShardSet& set, const std::filesystem::path& path, std::string name) {
-  auto opened = OpenShard(path);
+  auto opened = OpenShard(MapShard(path), path);
   if (!opened) {
     set.problems.push_back(std::move(opened).error());
     return;

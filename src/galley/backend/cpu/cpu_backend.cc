@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::int64_t kRowStep = 32;  // weight rows of a task: a multiple of this
 constexpr std::int64_t kTasksPerThread = 6;
+// Weights of a task at most: the last task of a loop is waited for, and a whole expert's matrix takes long.
+constexpr std::int64_t kTaskBytes = std::int64_t{512} << 10;
 // Multiplications of a task, at least: neighbouring tasks go to different threads, and each reads its weights from
 // where nobody read ahead for it.
 constexpr double kTaskCost = 400'000;
@@ -76,8 +78,7 @@ void CpuBackend::GatherRows(const GatherRowsArgs& args) {
 CpuBackend::PackedRows CpuBackend::PackFor(WeightFormat format, bool quantise, const BFloat16* x, std::int64_t x_stride,
                                            int rows, std::int64_t cols) {
   const Packing packing = PackingOf(format);
-  // Lines of 64 bytes between rows, so that rows 4 KiB apart do not fall on the same cache sets.
-  const std::size_t stride = PackedBytes(cols) + 64;
+  const std::size_t stride = PackedStride(cols);
   auto* data = memory_.Take<std::byte>(stride * static_cast<std::size_t>(rows));
   team_.Run(rows, static_cast<double>(rows) * static_cast<double>(cols), [&](std::int64_t t, int) {
     kernels_.pack({.x = x + t * x_stride,
@@ -157,6 +158,7 @@ void CpuBackend::RunProducts(std::span<const ProductArgs> products) {
   struct Part {
     const ProductArgs* product;
     std::int64_t first_task;
+    std::int64_t step;  // weight rows of a task
   };
   double cost = 0;
   std::int64_t weight_rows = 0, widest = 0;
@@ -169,20 +171,24 @@ void CpuBackend::RunProducts(std::span<const ProductArgs> products) {
   const std::int64_t threads = team_.threads();
   const std::int64_t most =
       threads * std::clamp<std::int64_t>(static_cast<std::int64_t>(cost / kTaskCost) / threads, 1, kTasksPerThread);
-  const std::int64_t step = std::max<std::int64_t>(1, CeilDiv(CeilDiv(weight_rows, most), kRowStep)) * kRowStep;
+  const std::int64_t even = std::max<std::int64_t>(1, CeilDiv(CeilDiv(weight_rows, most), kRowStep));
+  const auto step_of = [even](const Weight& weight) {
+    const std::int64_t row_bytes = std::max<std::int64_t>(1, static_cast<std::int64_t>(BytesOf(weight)) / weight.rows);
+    return std::clamp<std::int64_t>(kTaskBytes / row_bytes / kRowStep, 1, even) * kRowStep;
+  };
   auto* parts = memory_.Take<Part>(products.size());
   std::int64_t tasks = 0;
   for (std::size_t i = 0; i < products.size(); ++i) {
-    parts[i] = {&products[i], tasks};
-    tasks += CeilDiv(products[i].row_end - products[i].row_begin, step);
+    parts[i] = {&products[i], tasks, step_of(products[i].weight)};
+    tasks += CeilDiv(products[i].row_end - products[i].row_begin, parts[i].step);
   }
   team_.Run(tasks, cost, [&](std::int64_t task, int worker) {
     const Part* part = std::upper_bound(parts, parts + products.size(), task,
                                         [](std::int64_t t, const Part& p) { return t < p.first_task; }) -
                        1;
     ProductArgs piece = *part->product;
-    piece.row_begin += (task - part->first_task) * step;
-    piece.row_end = std::min(piece.row_end, piece.row_begin + step);
+    piece.row_begin += (task - part->first_task) * part->step;
+    piece.row_end = std::min(piece.row_end, piece.row_begin + part->step);
     piece.scratch = worker_memory_.of(worker);
     kernels_.product(piece);
   });

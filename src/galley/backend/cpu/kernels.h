@@ -4,6 +4,7 @@
 // how many rows it was given.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -14,8 +15,6 @@ namespace galley::backend::cpu {
 
 // Columns of a matrix are handled in chunks of 128; packed rows are padded with zeros to whole chunks.
 inline constexpr std::size_t kChunk = 128;
-// Weight rows that are decoded together when many activation rows use them.
-inline constexpr std::int64_t kPanelRows = 32;
 // Decoded entries that are kept from one row of a task to the next.
 inline constexpr std::size_t kEntriesKept = 128;
 // Places of an attention list between two updates of the running maximum.
@@ -91,10 +90,16 @@ struct ProductArgs {
 };
 // Decoded weights and sums of products on tiles.
 inline constexpr std::size_t kTileScratchBytes = std::size_t{80} << 10;
-// Panels of decoded weights and their scales.
+// Bytes from one packed row to the next. Parts of rows that lie 4 KiB apart would fall on the same sets of a cache.
+[[nodiscard]] constexpr std::size_t PackedStride(std::int64_t cols) {
+  constexpr std::size_t kPage = 4096, kApart = 1024 + 64;
+  const std::size_t bytes = PackedBytes(cols);
+  return bytes < kPage ? bytes + 64 : (bytes + kPage - 1) / kPage * kPage + kApart;
+}
+// Sums, scales of blocks, and a panel of 16 rows: at most eight vectors of weights and one of scales for each chunk.
 [[nodiscard]] constexpr std::size_t ProductScratchBytes(std::int64_t cols) {
-  const std::size_t padded = PaddedColumns(cols);
-  return static_cast<std::size_t>(kPanelRows) * (padded * 2 + padded / kChunk * 2 * 64) + kTileScratchBytes;
+  const std::size_t vectors = 12 * 16 + (PaddedColumns(cols) / kChunk + 7) * (2 + 16 * 9);
+  return std::max(vectors * 64, kTileScratchBytes);
 }
 
 // What one row of queries attends to: FP8 window records, unused places up to `window_places`, then FP4 records.
@@ -145,9 +150,12 @@ struct Kernels {
   void (*product)(const ProductArgs&) = nullptr;
   void (*attend)(const AttendArgs&) = nullptr;
   void (*index_scores)(const IndexArgs&) = nullptr;
-  // For benchmarks: reads every byte (whole lines of 64), and runs `count` times 16 independent steps of 32 products.
+  // For benchmarks: reads every byte (whole lines of 64), and runs `count` (a multiple of 4) times 16 independent steps
+  // of the instructions that products consist of, 16 fp32 or 64 byte products each. Without byte products run_bytes is
+  // null.
   std::uint32_t (*read_lines)(const std::byte* data, std::size_t bytes) = nullptr;
-  float (*run_dots)(std::int64_t count) = nullptr;
+  float (*run_floats)(std::int64_t count) = nullptr;
+  float (*run_bytes)(std::int64_t count) = nullptr;
 
   // Vectors of n values; every one of these takes any n.
   // Sum of squares of bf16 values; sums of x[i] * w[r][i] with `rows` rows of fp32 weights, in an order that does not

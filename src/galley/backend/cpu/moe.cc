@@ -150,7 +150,7 @@ void CpuBackend::RunExperts(const MoeArgs& args, std::span<ExpertBatch> batches,
     ExpertBatch& batch = batches[b];
     const Weight& w2 = batch.expert->w2;
     widest = std::max(widest, w2.cols);
-    batch.activated.stride = PackedBytes(w2.cols) + 64;
+    batch.activated.stride = PackedStride(w2.cols);
     batch.activated.data = memory_.Take<std::byte>(batch.activated.stride * static_cast<std::size_t>(batch.rows));
     for (int i = 0; i < batch.rows; ++i)
       rows[row_count++] = {&batch, products[2 * b].out + i * w2.cols, products[2 * b + 1].out + i * w2.cols, i};

@@ -104,17 +104,17 @@ class Products : public testing::TestWithParam<std::tuple<const char*, WeightFor
   std::unique_ptr<CpuBackend> backend_;
 };
 
-// Rows in every kernel's range (1 … 4 decoded in registers, then panels with and without a rest), matrices that end
-// inside a chunk, a panel and a block of scales.
+// Rows in every kernel's range (one decoded in registers, tiles of each size and pairs of them, more than stay in a
+// cache), matrices that end inside a chunk, a panel and a block of scales.
 TEST_P(Products, AgreeWithSumsInDouble) {
   for (const int cols : {32, 96, 128, 288, 640}) {
     const TestMatrix matrix(format(), 77, cols);
-    const std::vector<BFloat16> x = Activations(11, cols);
+    const std::vector<BFloat16> x = Activations(50, cols);
     std::vector<float> exact(x.size());
     for (std::size_t i = 0; i < x.size(); ++i) exact[i] = ToFloat(x[i]);
     if (IsQuantised(format())) FakeQuantizeFp8(exact);
     const auto width = static_cast<std::size_t>(cols);
-    for (const int rows : {1, 2, 3, 4, 5, 11}) {
+    for (const int rows : {1, 2, 3, 4, 5, 6, 7, 11, 50}) {
       const std::vector<BFloat16> out = Run(matrix.weight, x.data(), rows);
       for (std::size_t t = 0; t < static_cast<std::size_t>(rows); ++t) {
         for (std::size_t r = 0; r < 77; ++r) {
@@ -135,12 +135,13 @@ TEST_P(Products, AgreeWithSumsInDouble) {
 }
 
 TEST_P(Products, ARowsBitsDoNotDependOnTheOthers) {
-  const TestMatrix matrix(format(), 100, 416);
-  const std::vector<BFloat16> x = Activations(23, 416);
-  const std::vector<BFloat16> all = Run(matrix.weight, x.data(), 23);
-  for (const int rows : {1, 2, 3, 4, 6, 9, 17}) {
-    for (int first = 0; first + rows <= 23; first += rows) {
-      const std::vector<BFloat16> some = Run(matrix.weight, x.data() + first * 416, rows);
+  constexpr int kRows = 61;  // a block, and a group and a tile of the next one
+  const TestMatrix matrix(format(), 100, 1184);
+  const std::vector<BFloat16> x = Activations(kRows, 1184);
+  const std::vector<BFloat16> all = Run(matrix.weight, x.data(), kRows);
+  for (const int rows : {1, 2, 3, 4, 6, 9, 13, 25}) {
+    for (int first = 0; first + rows <= kRows; first += rows) {
+      const std::vector<BFloat16> some = Run(matrix.weight, x.data() + first * 1184, rows);
       ASSERT_EQ(std::memcmp(some.data(), all.data() + first * 100, some.size() * 2), 0)
           << "rows " << first << " … " << first + rows;
     }

@@ -36,20 +36,59 @@ GALLEY_SIMD void SumPairs(F32 partial[kT], const U32* w, const std::byte* const 
   for (std::size_t i = 0; i < kVectors; ++i) AddPairs<kT>(partial, w[i], x, at + i * 128);
 }
 
+// A tile of results: kW weight rows by kT activation rows, in registers.
+#if defined(__AVX512F__)
+inline constexpr std::size_t kTileWeights = 2, kTileRows = 6;
+#else
+inline constexpr std::size_t kTileWeights = 1, kTileRows = 4;
+#endif
+
+// Partial sums of a tile over kVectors vectors of pairs in the order of SumPairs; weight row i's are at w + i * w_step.
+// They start from their first product instead of from zero: a zero's sign is lost when the partial sum is added to a
+// total, which is never -0.
+template <std::size_t kW, std::size_t kT, std::size_t kVectors>
+GALLEY_SIMD void SumTile(F32 partial[kW][kT], const U32* w, std::size_t w_step, const std::byte* const x[kT],
+                         std::size_t at) {
+  // Left to itself GCC keeps some of these loops, and with them sums in memory.
+#pragma GCC unroll 8
+  for (std::size_t j = 0; j < 2 * kVectors; ++j) {
+    F32 v[kW];
+    for (std::size_t i = 0; i < kW; ++i) {
+      const U32 pairs = w[i * w_step + j / 2];
+      v[i] = j % 2 == 0 ? (F32)(pairs & 0xFFFF0000u) : (F32)(pairs << 16);
+    }
+    for (std::size_t t = 0; t < kT; ++t) {
+      const F32 in = Keep(LoadAs<F32>(x[t] + at + j * 64));
+      for (std::size_t i = 0; i < kW; ++i) partial[i][t] = j == 0 ? v[i] * in : Fma(v[i], in, partial[i][t]);
+    }
+  }
+}
+
 // A decoded chunk is kWeights vectors, and packed activations for it are kInputBytes; Add takes those that lie at
-// x[t] + at.
+// x[t] + at. AddTile does the same for a tile: weight row i's chunk is at w + i * w_step, its scales at s + i * s_step.
+// kNear chunks of kGroup activation rows stay in the nearest cache beside as many chunks of sixteen weight rows.
 struct Bf16 {
   static constexpr std::size_t kChunkBytes = 256, kInputBytes = 512;
-  static constexpr int kWeights = 4;
+  static constexpr std::size_t kNear = 2, kGroup = 2 * kTileRows;
+  static constexpr std::size_t kWeights = 4;
   static constexpr bool kRowScales = false, kBlockScales = false;
   GALLEY_SIMD void Load(const std::uint8_t* codes, U32 w[kWeights]) {
-    for (int i = 0; i < kWeights; ++i) w[i] = LoadAs<U32>(codes + 64 * i);
+    for (std::size_t i = 0; i < kWeights; ++i) w[i] = LoadAs<U32>(codes + 64 * i);
   }
   template <std::size_t kT>
   GALLEY_SIMD void Add(F32 total[kT], const U32 w[kWeights], const std::byte* const x[kT], std::size_t at, const F32*) {
     F32 partial[kT];
     SumPairs<kT, 4>(partial, w, x, at);
     for (std::size_t t = 0; t < kT; ++t) total[t] = total[t] + partial[t];
+  }
+  template <std::size_t kW, std::size_t kT>
+  GALLEY_SIMD void AddTile(F32 total[kW][kT], const U32* w, std::size_t w_step, const F32*, std::size_t,
+                           const std::byte* const x[kT], std::size_t at) {
+    F32 partial[kW][kT];
+    SumTile<kW, kT, 4>(partial, w, w_step, x, at);
+    for (std::size_t i = 0; i < kW; ++i) {
+      for (std::size_t t = 0; t < kT; ++t) total[i][t] = total[i][t] + partial[i][t];
+    }
   }
   // The first `vectors` of a chunk, of 32 columns each, where zeros would follow.
   template <std::size_t kT>
@@ -64,7 +103,8 @@ struct Bf16 {
 
 struct Fp8 {
   static constexpr std::size_t kChunkBytes = 128, kInputBytes = 512;
-  static constexpr int kWeights = 4;
+  static constexpr std::size_t kNear = 2, kGroup = 2 * kTileRows;
+  static constexpr std::size_t kWeights = 4;
   static constexpr bool kRowScales = false, kBlockScales = true;
   GALLEY_SIMD void Load(const std::uint8_t* codes, U32 w[kWeights]) { DecodeE4M3Chunk(codes, w); }
   template <std::size_t kT>
@@ -74,6 +114,17 @@ struct Fp8 {
       F32 partial[kT];
       SumPairs<kT, 2>(partial, w + 2 * half, x, at + half * 256);
       for (std::size_t t = 0; t < kT; ++t) total[t] = Fma(partial[t], s[half], total[t]);
+    }
+  }
+  template <std::size_t kW, std::size_t kT>
+  GALLEY_SIMD void AddTile(F32 total[kW][kT], const U32* w, std::size_t w_step, const F32* s, std::size_t s_step,
+                           const std::byte* const x[kT], std::size_t at) {
+    for (std::size_t half = 0; half < 2; ++half) {
+      F32 partial[kW][kT];
+      SumTile<kW, kT, 2>(partial, w + half * 2, w_step, x, at + half * 256);
+      for (std::size_t i = 0; i < kW; ++i) {
+        for (std::size_t t = 0; t < kT; ++t) total[i][t] = Fma(partial[i][t], s[i * s_step + half], total[i][t]);
+      }
     }
   }
 };
@@ -102,7 +153,8 @@ GALLEY_SIMD F32 Mxfp4Lanes(const std::uint8_t* bytes) {
 // values, and each lane's scale times 2^-10.
 struct Mxfp4 {
   static constexpr std::size_t kChunkBytes = 64, kInputBytes = 512;
-  static constexpr int kWeights = 2;
+  static constexpr std::size_t kNear = 8, kGroup = kTileRows;
+  static constexpr std::size_t kWeights = 2;
   static constexpr bool kRowScales = true, kBlockScales = false;
   GALLEY_SIMD void Load(const std::uint8_t* codes, U32 w[kWeights]) {
     // A look-up takes six bits of an index, and the upper two are not part of the code: the table is there four times.
@@ -117,27 +169,54 @@ struct Mxfp4 {
   GALLEY_SIMD __m512i Sum(__m512i sum, const U32 w[kWeights], const U32* x) {
     return _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, (__m512i)w[0], (__m512i)x[0]), (__m512i)w[1], (__m512i)x[1]);
   }
+  GALLEY_SIMD F32 AddOne(F32 total, const U32 w[kWeights], const U32 in[8], F32 s) {
+    auto sum = (__m512i)((U32)Sum(_mm512_setzero_si512(), w, in) << 8);
+    sum = (__m512i)((U32)Sum(sum, w, in + 2) << 8);
+    const I32 exact = (I32)Sum(sum, w, in + 4) + (I32)in[6];
+    return Fma(__builtin_convertvector(exact, F32), s * (F32)in[7], total);
+  }
   template <std::size_t kT>
   GALLEY_SIMD void Add(F32 total[kT], const U32 w[kWeights], const std::byte* const x[kT], std::size_t at,
                        const F32 s[kScaleVectors]) {
     for (std::size_t t = 0; t < kT; ++t) {
       U32 in[8];
       for (std::size_t i = 0; i < 8; ++i) in[i] = LoadAs<U32>(x[t] + at + i * 64);
-      auto sum = (__m512i)((U32)Sum(_mm512_setzero_si512(), w, in) << 8);
-      sum = (__m512i)((U32)Sum(sum, w, in + 2) << 8);
-      const I32 exact = (I32)Sum(sum, w, in + 4) + (I32)in[6];
-      total[t] = Fma(__builtin_convertvector(exact, F32), s[0] * (F32)in[7], total[t]);
+      total[t] = AddOne(total[t], w, in, s[0]);
+    }
+  }
+  template <std::size_t kW, std::size_t kT>
+  GALLEY_SIMD void AddTile(F32 total[kW][kT], const U32* w, std::size_t w_step, const F32* s, std::size_t s_step,
+                           const std::byte* const x[kT], std::size_t at) {
+    // Row after row: each step waits for the one before, so the rows take turns.
+#pragma GCC unroll 8
+    for (std::size_t t = 0; t < kT; ++t) {
+      const auto* in = reinterpret_cast<const __m512i*>(x[t] + at);
+      __m512i sum[kW];
+      for (std::size_t i = 0; i < kW; ++i) sum[i] = _mm512_setzero_si512();
+#pragma GCC unroll 3
+      for (std::size_t digit = 0; digit < 3; ++digit) {
+        for (std::size_t i = 0; digit > 0 && i < kW; ++i) sum[i] = (__m512i)((U32)sum[i] << 8);
+        for (std::size_t j = 0; j < kWeights; ++j) {
+          for (std::size_t i = 0; i < kW; ++i)
+            sum[i] = _mm512_dpbusd_epi32(sum[i], (__m512i)w[i * w_step + j], in[2 * digit + j]);
+        }
+      }
+      for (std::size_t i = 0; i < kW; ++i) {
+        const I32 exact = (I32)sum[i] + (I32)in[6];
+        total[i][t] = Fma(__builtin_convertvector(exact, F32), s[i * s_step] * (F32)in[7], total[i][t]);
+      }
     }
   }
 };
 #else
 struct Mxfp4 {
   static constexpr std::size_t kChunkBytes = 64, kInputBytes = 512;
-  static constexpr int kWeights = 4;
+  static constexpr std::size_t kNear = 2, kGroup = 2 * kTileRows;
+  static constexpr std::size_t kWeights = 4;
   static constexpr bool kRowScales = true, kBlockScales = false;
   GALLEY_SIMD void Load(const std::uint8_t* codes, U32 w[kWeights]) {
     const U16 words = LoadAs<U16>(codes);
-    for (int i = 0; i < kWeights; ++i) w[i] = DecodeE2M1Words(words >> (4 * i));
+    for (std::size_t i = 0; i < kWeights; ++i) w[i] = DecodeE2M1Words(words >> static_cast<int>(4 * i));
   }
   GALLEY_SIMD F32 Lanes(const std::uint8_t* bytes) { return Mxfp4Lanes(bytes); }
   template <std::size_t kT>
@@ -146,6 +225,15 @@ struct Mxfp4 {
     F32 partial[kT];
     SumPairs<kT, 4>(partial, w, x, at);
     for (std::size_t t = 0; t < kT; ++t) total[t] = Fma(partial[t], s[0], total[t]);
+  }
+  template <std::size_t kW, std::size_t kT>
+  GALLEY_SIMD void AddTile(F32 total[kW][kT], const U32* w, std::size_t w_step, const F32* s, std::size_t s_step,
+                           const std::byte* const x[kT], std::size_t at) {
+    F32 partial[kW][kT];
+    SumTile<kW, kT, 4>(partial, w, w_step, x, at);
+    for (std::size_t i = 0; i < kW; ++i) {
+      for (std::size_t t = 0; t < kT; ++t) total[i][t] = Fma(partial[i][t], s[i * s_step], total[i][t]);
+    }
   }
 };
 #endif

@@ -19,7 +19,8 @@ void EncodeFp4Kv(const BFloat16* x, std::uint8_t* packed, std::uint8_t* scales, 
 void IndexScores(const IndexArgs& a);
 // measure.cc
 std::uint32_t ReadLines(const std::byte* data, std::size_t bytes);
-float RunDots(std::int64_t count);
+float RunFloats(std::int64_t count);
+float RunBytes(std::int64_t count);
 // rows.cc
 float SumSquares(const BFloat16* x, std::size_t n);
 void DotsF32(const float* w, std::size_t rows, const BFloat16* x, std::size_t n, float* out);

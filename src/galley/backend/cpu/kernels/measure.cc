@@ -2,17 +2,18 @@
 // What the machine can do at best, for benchmarks that state a fraction of it: memory read in order, and products of
 // registers.
 #include "galley/backend/cpu/kernels.h"
+#include "galley/backend/cpu/kernels/formats.h"
 #include "galley/backend/cpu/kernels/functions.h"
 #include "galley/backend/cpu/kernels/simd.h"
 
 namespace galley::backend::cpu::GALLEY_ISA {
 
 std::uint32_t ReadLines(const std::byte* data, std::size_t bytes) {
-  constexpr std::size_t kStep = 256, kAhead = 3072;
+  constexpr std::size_t kStep = 256;
   U32 seen[4] = {};
   for (std::size_t i = 0; i + kStep <= bytes; i += kStep) {
     for (std::size_t line = 0; line < 4; ++line) {
-      __builtin_prefetch(data + i + kAhead + line * 64);
+      AskAhead(data + i + line * 64);
       seen[line] ^= LoadAs<U32>(data + i + line * 64);
     }
   }
@@ -22,17 +23,39 @@ std::uint32_t ReadLines(const std::byte* data, std::size_t bytes) {
   return folded;
 }
 
-float RunDots(std::int64_t count) {
-  constexpr int kChains = 16;  // more than the latency of one step is long
+namespace {
+
+constexpr int kChains = 16;  // more than the latency of one step is long
+
+template <class Step>
+GALLEY_SIMD float RunChains(std::int64_t count, const Step& step) {
   F32 acc[kChains];
   for (int j = 0; j < kChains; ++j) acc[j] = Broadcast(static_cast<float>(j));  // alike, they would be computed once
-  const U32 a = BroadcastBits(0x3F803F80u), b = BroadcastBits(0x3C003C00u);
-  for (std::int64_t i = 0; i < count; ++i) {
-    for (F32& chain : acc) chain = DotPairs(chain, a, b);
+  for (std::int64_t i = 0; i < count; i += 4) {
+#pragma GCC unroll 4
+    for (int times = 0; times < 4; ++times) {
+      for (F32& chain : acc) chain = step(chain);
+    }
   }
   F32 sum{};
   for (const F32& chain : acc) sum = sum + chain;
   return SumLanes(sum);
+}
+
+}  // namespace
+
+float RunFloats(std::int64_t count) {
+  const F32 a = Broadcast(0.5f), b = Broadcast(3.0f);
+  return RunChains(count, [&](F32 chain) { return Fma(chain, a, b); });
+}
+
+float RunBytes([[maybe_unused]] std::int64_t count) {
+#if GALLEY_DIGITS
+  const U32 a = BroadcastBits(0x01020301u), b = BroadcastBits(0x01000001u);
+  return RunChains(count, [&](F32 chain) { return (F32)_mm512_dpbusd_epi32((__m512i)chain, (__m512i)a, (__m512i)b); });
+#else
+  return 0;
+#endif
 }
 
 }  // namespace galley::backend::cpu::GALLEY_ISA

@@ -2,7 +2,7 @@
 // Matrix products: every output is one dot product along K, in an order that depends on K and the format alone. Each
 // chunk of 128 columns gives one partial sum in sixteen lanes, started from zero; partial sums are multiplied by the
 // weight's scale (a power of two a lane) and added to sixteen running sums in ascending order; these are folded at the
-// end. Few activation rows decode weights in registers; many share a panel of decoded weights. Both take the same
+// end. One activation row decodes weights in registers; several share panels of decoded weights. Both take the same
 // steps.
 #include "galley/backend/cpu/kernels.h"
 #include "galley/backend/cpu/kernels/formats.h"
@@ -12,18 +12,15 @@
 namespace galley::backend::cpu::GALLEY_ISA {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int kDirectRows = 8;  // up to here weights are decoded in registers
-#else
-constexpr int kDirectRows = 4;
-#endif
-constexpr std::size_t kTogether = 4;  // activation rows that share a load of decoded weights
-constexpr std::size_t kNear = 8;      // chunks of so many rows stay in the nearest cache
-constexpr std::size_t kAhead = 3072;  // bytes that are asked for in advance, beyond what the hardware does by itself
+constexpr std::size_t kBlock = 48;  // activation rows that stay in the second cache
 
+// What several activation rows are multiplied with, in the scratch: kLanes weight rows, decoded, kNear chunks of each
+// after the other.  A matrix's rows by themselves would fall on the same sets of a cache.
 struct Panel {
-  const U32* weights;  // [rows][chunks][kWeights of the format]
-  const F32* scales;   // [rows, or 1 where all have the same][chunks][kScaleVectors]
+  F32* totals;   // [kGroup][kLanes]
+  F32* lanes;    // block scales of all chunks: [chunks][kScaleVectors]
+  F32* scales;   // [parts][kLanes][kNear]
+  U32* weights;  // [parts][kLanes][kNear][kWeights of the format]
 };
 
 GALLEY_SIMD const std::byte* RowOf(const ProductArgs& a, int t) {
@@ -39,9 +36,14 @@ GALLEY_SIMD void Emit(const ProductArgs& a, int t, std::int64_t r, F32 total) {
   }
 }
 
-// Results of the sixteen weight rows from `r` on, from the sums of each. Not inline: the folding is long, and every
-// number of rows would have its own.
-[[gnu::noinline]] void EmitEach(const ProductArgs& a, int t, std::int64_t r, const F32 totals[kLanes]) {
+// Results of the `count` weight rows from `r` on, sixteen at most, from the sums of each. Not inline: the folding is
+// long, and every format would have its own.
+[[gnu::noinline]] void EmitSome(const ProductArgs& a, int t, std::int64_t r, const F32 totals[kLanes],
+                                std::size_t count) {
+  if (count < kLanes) {
+    for (std::size_t i = 0; i < count; ++i) Emit(a, t, r + static_cast<std::int64_t>(i), totals[i]);
+    return;
+  }
   const F32 values = SumEach(totals);
   if (a.out != nullptr) {
     Store(a.out + t * a.out_stride + r, values);
@@ -110,166 +112,181 @@ GALLEY_SIMD void ChunkScales(const WeightRow<Format>& row, std::size_t c, const 
   }
 }
 
-// Sums of weight row `r` with kRows activation rows, decoded as it goes, to totals[t * kLanes].
-template <class Format, int kRows>
-GALLEY_SIMD void DirectRow(const ProductArgs& a, std::int64_t r, std::size_t chunks, const F32* lanes,
-                           const std::byte* const x[kRows], F32* totals) {
+// Sum of weight row `r` with one activation row, decoded as it goes.
+template <class Format>
+GALLEY_SIMD F32 DirectRow(const ProductArgs& a, std::int64_t r, std::size_t chunks, const F32* lanes,
+                          const std::byte* x) {
   WeightRow<Format> row;
   const bool ends_in_vectors = WeightRow<Format>::EndsInVectors(a);
   WeightRow<Format>::Open(row, a, r, ends_in_vectors);
-  F32 total[kRows];
-  for (int t = 0; t < kRows; ++t) total[t] = F32{};
+  F32 total{};
   const auto step = [&](const std::uint8_t* codes, std::size_t c) {
     U32 w[Format::kWeights];
     F32 s[kScaleVectors] = {};
     Format::Load(codes, w);
     ChunkScales<Format>(row, c, lanes, s);
-    Format::template Add<kRows>(total, w, x, c * Format::kInputBytes, s);
+    Format::template Add<1>(&total, w, &x, c * Format::kInputBytes, s);
   };
   for (std::size_t c = 0; c < row.whole; ++c) {
     const std::uint8_t* codes = row.codes + c * Format::kChunkBytes;
-    for (std::size_t line = 0; line < Format::kChunkBytes; line += 64) __builtin_prefetch(codes + kAhead + line);
+    for (std::size_t line = 0; line < Format::kChunkBytes; line += 64) AskAhead(codes + line);
     step(codes, c);
   }
-  if (row.whole < chunks) {
-    const std::size_t c = row.whole;
-    if constexpr (!Format::kRowScales && !Format::kBlockScales) {
-      if (ends_in_vectors) {
-        const auto vectors = static_cast<std::size_t>(a.weight.cols) % kChunk / 32;
-        Format::template AddPart<kRows>(total, row.codes + c * Format::kChunkBytes, vectors, x,
-                                        c * Format::kInputBytes);
-      } else {
-        step(row.tail, c);
-      }
-    } else {
-      step(row.tail, c);
+  if (row.whole == chunks) return total;
+  const std::size_t c = row.whole;
+  if constexpr (!Format::kRowScales && !Format::kBlockScales) {
+    if (ends_in_vectors) {
+      const auto vectors = static_cast<std::size_t>(a.weight.cols) % kChunk / 32;
+      Format::template AddPart<1>(&total, row.codes + c * Format::kChunkBytes, vectors, &x, c * Format::kInputBytes);
+      return total;
     }
   }
-  for (std::size_t t = 0; t < kRows; ++t) totals[t * kLanes] = total[t];
+  step(row.tail, c);
+  return total;
 }
 
-template <class Format, int kRows>
+// One row decodes weights in registers.
+template <class Format>
 void Direct(const ProductArgs& a, std::size_t chunks) {
   auto* lanes = reinterpret_cast<F32*>(a.scratch);
-  const std::byte* x[kRows];
-  for (int t = 0; t < kRows; ++t) x[t] = RowOf(a, t);
-  F32 totals[kRows * kLanes];
-  const auto fill = [&](std::int64_t r, std::size_t place) {
-    if constexpr (Format::kBlockScales) {
-      if (r == a.row_begin || r % 32 == 0) Fp8Lanes(a, r, chunks, lanes);
-    }
-    DirectRow<Format, kRows>(a, r, chunks, lanes, x, totals + place);
-  };
-  std::int64_t r = a.row_begin;
-  constexpr auto kGroup = static_cast<std::int64_t>(kLanes);
-  for (; r + kGroup <= a.row_end; r += kGroup) {
-    for (std::int64_t i = 0; i < kGroup; ++i) fill(r + i, static_cast<std::size_t>(i));
-    for (int t = 0; t < kRows; ++t) EmitEach(a, t, r, totals + static_cast<std::size_t>(t) * kLanes);
-  }
-  for (; r < a.row_end; ++r) {
-    fill(r, 0);
-    for (int t = 0; t < kRows; ++t) Emit(a, t, r, totals[static_cast<std::size_t>(t) * kLanes]);
-  }
-}
-
-// Decodes weight rows [begin, end) into the scratch; block scales are those of one block.
-template <class Format>
-Panel MakePanel(const ProductArgs& a, std::int64_t begin, std::int64_t end, std::size_t chunks) {
-  auto* weights = reinterpret_cast<U32*>(a.scratch);
-  auto* scales = reinterpret_cast<F32*>(weights + static_cast<std::size_t>(kPanelRows) * chunks * Format::kWeights);
-  if constexpr (Format::kBlockScales) Fp8Lanes(a, begin, chunks, scales);
-  for (std::int64_t r = begin; r < end; ++r) {
-    const auto i = static_cast<std::size_t>(r - begin);
-    WeightRow<Format> row;
-    WeightRow<Format>::Open(row, a, r);
-    for (std::size_t c = 0; c < chunks; ++c) {
-      Format::Load(WeightRow<Format>::Codes(row, c), weights + (i * chunks + c) * Format::kWeights);
-      if constexpr (Format::kRowScales)
-        scales[(i * chunks + c) * kScaleVectors] = Format::Lanes(WeightRow<Format>::Scales(row, c));
-    }
-  }
-  return {weights, scales};
-}
-
-// Adds chunks [begin, end) of the panel's row `i` with kT activation rows to totals[u * kLanes].
-template <class Format, std::size_t kT>
-GALLEY_SIMD void PanelRow(const Panel& panel, std::size_t i, std::size_t chunks, std::size_t begin, std::size_t end,
-                          const std::byte* const x[kT], F32* totals) {
-  F32 total[kT];
-  for (std::size_t u = 0; u < kT; ++u) total[u] = totals[u * kLanes];
-  const U32* weights = panel.weights + i * chunks * Format::kWeights;
-  const F32* scales = panel.scales + (Format::kBlockScales ? 0 : i * chunks * kScaleVectors);
-  for (std::size_t c = begin; c < end; ++c) {
-    Format::template Add<kT>(total, weights + c * Format::kWeights, x, c * Format::kInputBytes,
-                             scales + c * kScaleVectors);
-  }
-  for (std::size_t u = 0; u < kT; ++u) totals[u * kLanes] = total[u];
-}
-
-// `rows` weight rows of the panel, from row `first` of the matrix on, against kT activation rows from `t` on.
-template <class Format, std::size_t kT>
-void PanelRows(const ProductArgs& a, const Panel& panel, int t, std::int64_t first, std::size_t rows,
-               std::size_t chunks) {
-  F32 totals[2][kT * kLanes];  // of the panel's rows, sixteen at a time
-  static_assert(kPanelRows == 2 * kLanes);
-  for (F32(&half)[kT * kLanes] : totals) {
-    for (F32& total : half) total = F32{};
-  }
-  const std::byte* x[kT];
-  for (std::size_t u = 0; u < kT; ++u) x[u] = RowOf(a, t + static_cast<int>(u));
-  for (std::size_t begin = 0; begin < chunks; begin += kNear) {
-    const std::size_t end = Least(begin + kNear, chunks);
-    for (std::size_t i = 0; i < rows; ++i)
-      PanelRow<Format, kT>(panel, i, chunks, begin, end, x, totals[i / kLanes] + i % kLanes);
-  }
-  for (std::size_t i = 0; i < rows; i += kLanes) {
-    const std::int64_t r = first + static_cast<std::int64_t>(i);
-    for (std::size_t u = 0; u < kT; ++u) {
-      const F32* sums = totals[i / kLanes] + u * kLanes;
-      if (i + kLanes <= rows) {
-        EmitEach(a, t + static_cast<int>(u), r, sums);
-        continue;
+  const std::byte* x = RowOf(a, 0);
+  for (std::int64_t begin = a.row_begin; begin < a.row_end; begin += static_cast<std::int64_t>(kLanes)) {
+    F32 totals[kLanes];
+    const auto count = Least(static_cast<std::size_t>(a.row_end - begin), kLanes);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::int64_t r = begin + static_cast<std::int64_t>(i);
+      if constexpr (Format::kBlockScales) {
+        if (r == a.row_begin || r % 32 == 0) Fp8Lanes(a, r, chunks, lanes);
       }
-      for (std::size_t v = 0; i + v < rows; ++v)
-        Emit(a, t + static_cast<int>(u), r + static_cast<std::int64_t>(v), sums[v]);
+      totals[i] = DirectRow<Format>(a, r, chunks, lanes, x);
+    }
+    EmitSome(a, 0, begin, totals, count);
+  }
+}
+
+// Decodes chunks [begin, end), which are the panel's part number `part`, of `count` weight rows; those that complete
+// the last tile are zeros.
+template <class Format>
+GALLEY_SIMD void FillPart(const Panel& panel, std::size_t part, const WeightRow<Format>* rows, std::size_t count,
+                          std::size_t begin, std::size_t end) {
+  constexpr std::size_t kAhead = 2 * Format::kNear;
+  const std::size_t to_next = (kLanes - 1) * rows[0].whole * Format::kChunkBytes;
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t c = begin; c < end; ++c) {
+      const std::size_t at = (part * kLanes + i) * Format::kNear + (c - begin);
+      const std::uint8_t* codes = WeightRow<Format>::Codes(rows[i], c);
+      // Behind its end a row goes on as the one kLanes further down.
+      const std::size_t ahead = kAhead * Format::kChunkBytes + (c + kAhead < rows[i].whole ? 0 : to_next);
+      for (std::size_t line = 0; line < Format::kChunkBytes; line += 64) __builtin_prefetch(codes + ahead + line);
+      Format::Load(codes, panel.weights + at * Format::kWeights);
+      if constexpr (Format::kRowScales) panel.scales[at] = Format::Lanes(WeightRow<Format>::Scales(rows[i], c));
+    }
+  }
+  for (std::size_t i = count; i % kTileWeights != 0; ++i) {
+    for (std::size_t c = 0; c < Format::kNear; ++c) {
+      const std::size_t at = (part * kLanes + i) * Format::kNear + c;
+      panel.scales[at] = F32{};
+      for (std::size_t v = 0; v < Format::kWeights; ++v) panel.weights[at * Format::kWeights + v] = U32{};
     }
   }
 }
 
+// Chunks [begin, end), which are that part of the panel, of kT activation rows with kTileWeights weight rows from `i`
+// on.
+template <class Format, std::size_t kT>
+GALLEY_SIMD void OneTile(const Panel& panel, std::size_t part, std::size_t i, std::size_t begin, std::size_t end,
+                         const std::byte* const* x, F32* totals) {
+  F32 total[kTileWeights][kT];
+  for (std::size_t t = 0; t < kT; ++t) {
+    for (std::size_t u = 0; u < kTileWeights; ++u) total[u][t] = totals[t * kLanes + i + u];
+  }
+  const std::size_t place = (part * kLanes + i) * Format::kNear;
+  const U32* w = panel.weights + place * Format::kWeights;
+  const F32* s = Format::kBlockScales ? panel.lanes + begin * kScaleVectors : panel.scales + place;
+  for (std::size_t c = begin; c < end; ++c) {
+    Format::template AddTile<kTileWeights, kT>(total, w, Format::kNear * Format::kWeights, s,
+                                               Format::kBlockScales ? 0 : Format::kNear, x, c * Format::kInputBytes);
+    w += Format::kWeights;
+    s += Format::kBlockScales ? kScaleVectors : 1;
+  }
+  for (std::size_t t = 0; t < kT; ++t) {
+    for (std::size_t u = 0; u < kTileWeights; ++u) totals[t * kLanes + i + u] = total[u][t];
+  }
+}
+
+// The same for all rows of the panel and `rows` activation rows, in tiles of `even` and one of the rest.
+template <class Format, std::size_t kT = kTileRows>
+void AddTiles(const Panel& panel, std::size_t part, std::size_t count, std::size_t begin, std::size_t end,
+              const std::byte* const* x, std::size_t rows, std::size_t even) {
+  if constexpr (kT > 1) {
+    if (even < kT) return AddTiles<Format, kT - 1>(panel, part, count, begin, end, x, rows, even);
+  }
+  for (std::size_t i = 0; i < count; i += kTileWeights) {
+    std::size_t t = 0;
+    for (; t + kT <= rows; t += kT) OneTile<Format, kT>(panel, part, i, begin, end, x + t, panel.totals + t * kLanes);
+    // Tiles are as even as can be: what is left is one row less.
+    if constexpr (kT > 1) {
+      if (t < rows) OneTile<Format, kT - 1>(panel, part, i, begin, end, x + t, panel.totals + t * kLanes);
+    }
+  }
+}
+
+// `count` weight rows from `r` on, with the same block scales, by `rows` activation rows from `t` on.
+template <class Format>
+void PanelProduct(const ProductArgs& a, const Panel& panel, std::int64_t r, std::size_t count, int t, std::size_t rows,
+                  std::size_t chunks, bool whole) {
+  WeightRow<Format> weights[kLanes];
+  for (std::size_t i = 0; i < count; ++i) WeightRow<Format>::Open(weights[i], a, r + static_cast<std::int64_t>(i));
+  for (std::size_t begin = 0; whole && begin < chunks; begin += Format::kNear)
+    FillPart<Format>(panel, begin / Format::kNear, weights, count, begin, Least(begin + Format::kNear, chunks));
+  const std::size_t groups = (rows + Format::kGroup - 1) / Format::kGroup;
+  for (std::size_t g = 0; g < groups; ++g) {
+    const std::size_t first = rows * g / groups, own = rows * (g + 1) / groups - first;
+    const std::byte* x[Format::kGroup];
+    for (std::size_t u = 0; u < own; ++u) x[u] = RowOf(a, t + static_cast<int>(first + u));
+    for (std::size_t i = 0; i < own * kLanes; ++i) panel.totals[i] = F32{};
+    for (std::size_t begin = 0; begin < chunks; begin += Format::kNear) {
+      const std::size_t end = Least(begin + Format::kNear, chunks);
+      if (!whole) FillPart<Format>(panel, 0, weights, count, begin, end);
+      const std::size_t even = own > kTileRows ? (own + 1) / 2 : own;
+      AddTiles<Format>(panel, whole ? begin / Format::kNear : 0, count, begin, end, x, own, even);
+    }
+    for (std::size_t u = 0; u < own; ++u)
+      EmitSome(a, t + static_cast<int>(first + u), r, panel.totals + u * kLanes, count);
+  }
+}
+
+// Several rows share panels of decoded weights; few decode a part at a time, many keep all columns.
 template <class Format>
 void Panels(const ProductArgs& a, std::size_t chunks) {
-  for (std::int64_t begin = a.row_begin; begin < a.row_end;) {
-    // Panels end where a block of scales ends.
-    std::int64_t end = (begin / kPanelRows + 1) * kPanelRows;
-    if (end > a.row_end) end = a.row_end;
-    const Panel panel = MakePanel<Format>(a, begin, end, chunks);
-    const auto rows = static_cast<std::size_t>(end - begin);
-    constexpr auto kStep = static_cast<int>(kTogether);
-    int t = 0;
-    for (; t + kStep <= a.rows; t += kStep) PanelRows<Format, kTogether>(a, panel, t, begin, rows, chunks);
-    switch (a.rows - t) {
-      case 1:
-        PanelRows<Format, 1>(a, panel, t, begin, rows, chunks);
-        break;
-      case 2:
-        PanelRows<Format, 2>(a, panel, t, begin, rows, chunks);
-        break;
-      case 3:
-        PanelRows<Format, 3>(a, panel, t, begin, rows, chunks);
-        break;
-      default:
-        break;
+  const bool whole = static_cast<std::size_t>(a.rows) > Format::kGroup;
+  Panel panel{};
+  panel.totals = reinterpret_cast<F32*>(a.scratch);
+  panel.lanes = panel.totals + Format::kGroup * kLanes;
+  panel.scales = panel.lanes + chunks * kScaleVectors;
+  panel.weights =
+      reinterpret_cast<U32*>(panel.scales + (chunks + Format::kNear - 1) / Format::kNear * Format::kNear * kLanes);
+  constexpr auto kWeightRows = static_cast<std::int64_t>(kLanes);
+  for (int t = 0; t < a.rows; t += static_cast<int>(kBlock)) {
+    for (std::int64_t begin = a.row_begin; begin < a.row_end;) {
+      // Panels end where a block of scales does.
+      std::int64_t end = (begin / kWeightRows + 1) * kWeightRows;
+      if (end > a.row_end) end = a.row_end;
+      if constexpr (Format::kBlockScales) {
+        if (begin == a.row_begin || begin % 32 == 0) Fp8Lanes(a, begin, chunks, panel.lanes);
+      }
+      PanelProduct<Format>(a, panel, begin, static_cast<std::size_t>(end - begin), t,
+                           Least(static_cast<std::size_t>(a.rows - t), kBlock), chunks, whole);
+      begin = end;
     }
-    begin = end;
   }
 }
 
-template <class Format, int kRows = kDirectRows>
+template <class Format>
 void Product(const ProductArgs& a) {
   const std::size_t chunks = PaddedColumns(a.weight.cols) / kChunk;
-  if (a.rows > kDirectRows) return Panels<Format>(a, chunks);
-  if (a.rows == kRows) return Direct<Format, kRows>(a, chunks);
-  if constexpr (kRows > 1) return Product<Format, kRows - 1>(a);
+  if (a.rows == 1) return Direct<Format>(a, chunks);
+  return Panels<Format>(a, chunks);
 }
 
 // fp32 weights are few and small: the router's and the draft head's.

@@ -57,6 +57,22 @@ GALLEY_SIMD void Store(float* p, F32 v) {
   StoreAs(p, v);
 }
 
+// The value in a register: compilers load it again for every use, and loads are what tiles have least of.
+GALLEY_SIMD F32 Keep(F32 v) {
+#if defined(__AVX512F__)
+  __asm__("" : "+v"(v));
+#endif
+  return v;
+}
+
+// Asks for the line that a stream of bytes will need: from memory into the second cache early, from there into the
+// nearest one late. The nearest has too few lines in flight to wait for memory by itself.
+GALLEY_SIMD void AskAhead(const void* p) {
+  constexpr std::size_t kNearAhead = 1024, kFarAhead = 8192;
+  __builtin_prefetch(static_cast<const char*>(p) + kNearAhead, 0, 3);
+  __builtin_prefetch(static_cast<const char*>(p) + kFarAhead, 0, 2);
+}
+
 GALLEY_SIMD F32 Broadcast(float x) {
 #if defined(__AVX512F__)
   return (F32)_mm512_set1_ps(x);
@@ -142,16 +158,6 @@ GALLEY_SIMD F32 Fma(F32 a, F32 b, F32 c) {
   return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 #else
   return a * b + c;
-#endif
-}
-
-// acc[i] += a[2i + 1] * b[2i + 1], then a[2i] * b[2i]; a and b hold 32 bf16 values.
-GALLEY_SIMD F32 DotPairs(F32 acc, U32 a, U32 b) {
-#if defined(__AVX512BF16__)
-  return (F32)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a, (__m512bh)b);
-#else
-  acc = Fma((F32)(a & 0xFFFF0000u), (F32)(b & 0xFFFF0000u), acc);
-  return Fma((F32)(a << 16), (F32)(b << 16), acc);
 #endif
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "galley/backend/cpu/kernels/formats.h"
 #include "galley/backend/cpu/kernels/functions.h"
 
 namespace galley::backend::cpu::GALLEY_ISA {
@@ -9,7 +10,8 @@ constinit const Kernels kTable = {.pack = Pack,
                                   .attend = Attend,
                                   .index_scores = IndexScores,
                                   .read_lines = ReadLines,
-                                  .run_dots = RunDots,
+                                  .run_floats = RunFloats,
+                                  .run_bytes = GALLEY_DIGITS ? RunBytes : nullptr,
                                   .sum_squares = SumSquares,
                                   .dots_f32 = DotsF32,
                                   .dot4 = Dot4,

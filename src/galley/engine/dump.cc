@@ -382,7 +382,8 @@ Result<TensorMap> Dump(const DumpOptions& options) {
                                       .drafts = options.drafts != 0,
                                       .window_places = options.official_window ? length : 0,
                                       .max_seq_len = 0,
-                                      .longest = static_cast<std::int64_t>(options.ids.size()) + continuation}));
+                                      .longest = static_cast<std::int64_t>(options.ids.size()) + continuation,
+                                      .on_load = options.on_load}));
   RETURN_IF_ERROR(CheckIds(options, loaded));
   return Dumper(loaded, options).Run();
 }

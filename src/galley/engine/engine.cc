@@ -92,6 +92,7 @@ LoadOptions LoadOptionsFor(const EngineOptions& options, const Resolved& resolve
           .longest = 0,
           .snapshots = options.snapshots,
           .memory_limit = options.memory_limit,
+          .on_load = options.on_load,
           .wrap_backend = options.wrap_backend};
 }
 

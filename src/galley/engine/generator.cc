@@ -166,6 +166,7 @@ Result<std::unique_ptr<Generator>> Generator::Create(const GeneratorOptions& opt
   engine.replay = kv::ReplayMode::kExact;
   engine.decoder_keep = options.decoder_keep;
   engine.speculation = options.speculation;
+  engine.on_load = options.on_load;
   ASSIGN_OR_RETURN(std::unique_ptr<Engine> made, Engine::Create(engine));
   const std::int64_t max_seq_len = made->max_seq_len();
   return std::unique_ptr<Generator>(std::make_unique<EngineGenerator>(std::move(made), max_seq_len));

@@ -14,6 +14,7 @@
 #include "galley/base/strong_id.h"
 #include "galley/engine/constraint.h"
 #include "galley/engine/speculation.h"
+#include "galley/io/weight_file.h"
 #include "galley/model/config.h"
 
 namespace galley::text {
@@ -87,6 +88,7 @@ struct GeneratorOptions {
   bool engram_on_disk = false;          // LoadOptions::engram_on_disk
   std::string isa = "auto";             // instruction set of the cpu backend
   SpeculationOptions speculation = {};  // drafts change how fast tokens come, not which
+  io::Progress on_load = {};            // EngineOptions::on_load
 };
 
 class Generator {

@@ -22,6 +22,7 @@ struct MemoryOptions {
   int snapshots = 0;
   std::int64_t expert_memory = -1;       // for routed experts when they stay on disk; -1: all are in memory
   std::int64_t recorded_step_bytes = 0;  // that a backend may take for decode steps it records and replays
+  std::int64_t load_bytes = 0;           // that a backend takes while it loads weights
   bool engram_on_disk = false;           // rows of its tables are read when tokens ask for them
   model::RewindRows rewind = {};         // deepens slots and snapshots
   std::int64_t grammar_cache = 0;        // for compiled grammars that are kept

@@ -31,6 +31,8 @@ struct CudaOptions {
 // Graphs that a backend holds at most, and the device memory that a plan sets aside for each.
 inline constexpr std::size_t kCudaGraphsMax = 24;
 inline constexpr std::size_t kCudaGraphBytes = std::size_t{16} << 20;
+// Memory that weights are loaded through: pinned on the host, and a thirteenth of it on the device.
+inline constexpr std::size_t kCudaLoadBytes = 13 * (std::size_t{16} << 20);
 struct CudaGraphCounts {
   bool on = false;  // false: switched off, or given up
   int recorded = 0, held = 0;

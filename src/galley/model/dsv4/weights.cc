@@ -176,6 +176,7 @@ Result<Weights> Weights::Load(const Checkpoint& checkpoint, backend::Backend& ba
   }
   weights.draft = LoadDraft(load, config);
   if (load.error()) return Err(*load.error());
+  RETURN_IF_ERROR(backend.FinishUploads());
   return weights;
 }
 

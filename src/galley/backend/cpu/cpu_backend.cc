@@ -12,6 +12,9 @@ namespace {
 
 constexpr std::int64_t kRowStep = 32;  // weight rows of a task: a multiple of this
 constexpr std::int64_t kTasksPerThread = 6;
+// Multiplications of a task, at least: neighbouring tasks go to different threads, and each reads its weights from
+// where nobody read ahead for it.
+constexpr double kTaskCost = 400'000;
 
 }  // namespace
 
@@ -113,8 +116,10 @@ void CpuBackend::RunProducts(std::span<const ProductArgs> products) {
     cost += static_cast<double>(p.row_end - p.row_begin) * static_cast<double>(p.weight.cols) * p.rows;
   }
   worker_memory_.Reserve(ProductScratchBytes(widest));
-  const std::int64_t step =
-      std::max<std::int64_t>(1, weight_rows / (team_.threads() * kTasksPerThread) / kRowStep) * kRowStep;
+  const std::int64_t threads = team_.threads();
+  const std::int64_t most =
+      threads * std::clamp<std::int64_t>(static_cast<std::int64_t>(cost / kTaskCost) / threads, 1, kTasksPerThread);
+  const std::int64_t step = std::max<std::int64_t>(1, CeilDiv(CeilDiv(weight_rows, most), kRowStep)) * kRowStep;
   auto* parts = memory_.Take<Part>(products.size());
   std::int64_t tasks = 0;
   for (std::size_t i = 0; i < products.size(); ++i) {

@@ -91,8 +91,8 @@ void CpuBackend::MhcBoundary(const MhcBoundaryArgs& args) {
   }
   if (products == nullptr && args.x == nullptr) return;
   // Four rows' matrices are balanced together where that leaves work for everybody.
-  const std::int64_t together = args.rows >= 4 * team_.threads() ? 4 : 1;
-  team_.Run(CeilDiv<std::int64_t>(args.rows, together), 4 * size + 2000.0 * args.rows, [&](std::int64_t group, int) {
+  const auto together = std::clamp<std::int64_t>(CeilDiv<std::int64_t>(args.rows, team_.threads()), 1, 4);
+  team_.Run(CeilDiv<std::int64_t>(args.rows, together), 4 * size + 20'000.0 * args.rows, [&](std::int64_t group, int) {
     const auto first = static_cast<std::size_t>(group * together);
     const std::size_t end = std::min(static_cast<std::size_t>(args.rows), first + static_cast<std::size_t>(together));
     if (products != nullptr) {

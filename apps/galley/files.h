@@ -63,6 +63,7 @@ template <typename Options>
   options.cuda_graphs = values.String("cuda-graphs") == "on";
   if (values.String("experts") == "disk") options.expert_memory = values.Int("expert-memory");
   options.engram_on_disk = values.String("engram") == "disk";
+  options.engram_on_host = values.String("engram") == "host";
   options.on_load = ShowLoading(context.terminal);
   return {};
 }

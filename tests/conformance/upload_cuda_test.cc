@@ -5,6 +5,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "galley/backend/cuda/cuda_backend.h"
@@ -93,6 +94,47 @@ TEST(UploadCuda, FromFilesAsFromMemory) {
   EXPECT_EQ(done, size - kOdd);
   ASSERT_EQ(expected.size(), got.size());
   for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(expected[i] == got[i]) << "tensor " << i;
+}
+
+// Rows of a table in main memory, from a file and copied, are those of one on the device.
+TEST(UploadCuda, TablesOnTheHostGiveTheSameRows) {
+  constexpr std::int64_t kRows = 3000, kDim = 256;
+  std::mt19937_64 random(12);
+  std::string content(static_cast<std::size_t>(kRows * (kDim + kDim / 32)), '\0');
+  for (char& c : content) c = static_cast<char>(random() % 126);  // finite codes, scales up to 2^-2
+  const io::TempDir dir;
+  io::WriteBytes(dir / "table", content);
+  const auto file = io::MappedFile::Open(dir / "table");
+  ASSERT_TRUE(file);
+  const TensorView codes{DType::kF8E4M3, {kRows, kDim}, file->bytes().data()};
+  const TensorView scales{DType::kE8M0, {kRows, kDim / 32}, codes.data + codes.bytes()};
+  const std::vector<std::int32_t> rows = {0, 2999, 17, 17, 1500};
+
+  std::vector<std::string> gathered;
+  for (const auto& [on_host, from_file] : {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
+    const auto backend = MakeCudaBackend({.engram_on_host = on_host});
+    ASSERT_TRUE(backend) << backend.error().ToString();
+    const io::WeightFile table{file->bytes(), dir / "table"};
+    if (from_file) (*backend)->UseFiles({&table, 1}, {});
+    const auto placed_codes = (*backend)->UploadTable(codes), placed_scales = (*backend)->UploadTable(scales);
+    ASSERT_TRUE(placed_codes && placed_scales);
+    ASSERT_TRUE((*backend)->FinishUploads());
+    const auto numbers = (*backend)->Allocate(rows.size() * 4, "rows"), out = (*backend)->Allocate(5 * kDim * 2, "out");
+    ASSERT_TRUE(numbers && out);
+    ASSERT_TRUE((*backend)->CopyToDevice(numbers->data(), rows.data(), rows.size() * 4));
+    (*backend)->EngramGather({.rows = 5,
+                              .columns = 1,
+                              .dim = static_cast<int>(kDim),
+                              .row_numbers = numbers->as<std::int32_t>(),
+                              .codes = static_cast<const std::uint8_t*>(*placed_codes),
+                              .scales = static_cast<const std::uint8_t*>(*placed_scales),
+                              .out = out->as<BFloat16>()});
+    ASSERT_TRUE((*backend)->Synchronize());
+    ASSERT_TRUE((*backend)->CopyToHost(gathered.emplace_back(out->bytes(), '\0').data(), out->data(), out->bytes()));
+  }
+  EXPECT_NE(gathered[0], std::string(gathered[0].size(), '\0'));
+  EXPECT_TRUE(gathered[0] == gathered[1]);
+  EXPECT_TRUE(gathered[0] == gathered[2]);
 }
 
 }  // namespace

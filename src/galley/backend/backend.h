@@ -70,8 +70,10 @@ class Backend {
   [[nodiscard]] virtual Result<const void*> UploadScales(const TensorView& scales, const TensorView&) {
     return Upload(scales);
   }
+  // And for tables of which a step gathers few rows (EngramGatherArgs), which may lie where reading is slow.
+  [[nodiscard]] virtual Result<const void*> UploadTable(const TensorView& table) { return Upload(table); }
   // Where the weights that Upload will be given lie on disk, valid as long as they are; FinishUploads tells `progress`.
-  virtual void UseFiles(std::span<const io::WeightFile>, io::Progress) {}
+  virtual void UseFiles(std::span<const io::WeightFile>, const io::Progress&) {}
   // Reads what uploads have left to be read, all at once and in the files' order. No op may run before. Errors: those
   // of io::ReadWeights, kDevice, kResourceExhausted.
   [[nodiscard]] virtual Status FinishUploads() { return {}; }

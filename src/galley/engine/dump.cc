@@ -374,6 +374,7 @@ Result<TensorMap> Dump(const DumpOptions& options) {
                                       .expert_memory = options.expert_memory,
                                       .cuda_graphs = options.cuda_graphs,
                                       .engram_on_disk = options.engram_on_disk,
+                                      .engram_on_host = options.engram_on_host,
                                       .threads = options.threads,
                                       .rows_max = options.chunk > 0 ? std::min(options.chunk, length) : length,
                                       .logit_rows_max = kLogitRows,

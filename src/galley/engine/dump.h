@@ -37,6 +37,7 @@ struct DumpOptions {
   std::int64_t expert_memory = -1;  // LoadOptions::expert_memory
   bool cuda_graphs = true;          // LoadOptions::cuda_graphs
   bool engram_on_disk = false;      // LoadOptions::engram_on_disk
+  bool engram_on_host = false;      // LoadOptions::engram_on_host
   std::string isa = "auto";         // instruction set of the cpu backend
   int threads = 0;
   io::Progress on_load = {};  // LoadOptions::on_load

@@ -79,6 +79,7 @@ LoadOptions LoadOptionsFor(const EngineOptions& options, const Resolved& resolve
           .expert_memory = options.expert_memory,
           .cuda_graphs = options.cuda_graphs,
           .engram_on_disk = options.engram_on_disk,
+          .engram_on_host = options.engram_on_host,
           .threads = options.threads,
           .rows_max = options.step_rows_max,
           .logit_rows_max = options.max_seqs * (1 + speculation.draft_tokens),

@@ -39,6 +39,7 @@ struct EngineOptions {
   std::int64_t expert_memory = -1;  // LoadOptions::expert_memory
   bool cuda_graphs = true;          // LoadOptions::cuda_graphs
   bool engram_on_disk = false;      // LoadOptions::engram_on_disk
+  bool engram_on_host = false;      // LoadOptions::engram_on_host
   std::string isa = "auto";         // instruction set of the cpu backend
   int threads = 0;                  // of the backend; 0: as many as the process may use
   std::int64_t max_seq_len = 0;     // 0: what the config states

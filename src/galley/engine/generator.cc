@@ -159,6 +159,7 @@ Result<std::unique_ptr<Generator>> Generator::Create(const GeneratorOptions& opt
   engine.expert_memory = options.expert_memory;
   engine.cuda_graphs = options.cuda_graphs;
   engine.engram_on_disk = options.engram_on_disk;
+  engine.engram_on_host = options.engram_on_host;
   engine.threads = options.threads;
   engine.max_seq_len = options.max_seq_len;
   engine.max_seqs = 1;

@@ -86,6 +86,7 @@ struct GeneratorOptions {
   std::int64_t expert_memory = -1;      // LoadOptions::expert_memory
   bool cuda_graphs = true;              // LoadOptions::cuda_graphs
   bool engram_on_disk = false;          // LoadOptions::engram_on_disk
+  bool engram_on_host = false;          // LoadOptions::engram_on_host
   std::string isa = "auto";             // instruction set of the cpu backend
   SpeculationOptions speculation = {};  // drafts change how fast tokens come, not which
   io::Progress on_load = {};            // EngineOptions::on_load

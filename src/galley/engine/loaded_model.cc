@@ -54,7 +54,8 @@ constexpr BackendEntry kBackends[] = {
 #ifdef GALLEY_CUDA
     {"cuda", false,
      [](const LoadOptions& options, std::size_t) {
-       return backend::MakeCudaBackend({.device = 0, .graphs = options.cuda_graphs});
+       return backend::MakeCudaBackend(
+           {.device = 0, .graphs = options.cuda_graphs, .engram_on_host = options.engram_on_host});
      }},
 #endif
 };

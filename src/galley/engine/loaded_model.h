@@ -28,8 +28,9 @@ struct LoadOptions {
   bool cuda_graphs = true;  // decode steps of the cuda backend are recorded and replayed
   // Engram's tables count for nothing in the memory plan, and a step's rows are asked for when its tokens are known.
   bool engram_on_disk = false;
-  int threads = 0;     // 0: as many as the process may use
-  int rows_max = 256;  // rows of the largest step
+  bool engram_on_host = false;  // of the cuda backend: the tables are in pinned main memory
+  int threads = 0;              // 0: as many as the process may use
+  int rows_max = 256;           // rows of the largest step
   int logit_rows_max = 1;
   int sequences_max = 1;           // of one step; as many slots are made
   int blocks = 0;                  // history blocks; 0: enough for every slot at full length

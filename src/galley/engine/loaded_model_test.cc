@@ -29,8 +29,9 @@ class Copying final : public backend::BackendDecorator {
   Result<const void*> UploadScales(const TensorView& scales, const TensorView&) override {
     return Place(scales, scales.bytes());
   }
-  void UseFiles(std::span<const io::WeightFile> files, io::Progress progress) override {
-    wanted_.UseFiles(files, std::move(progress));
+  Result<const void*> UploadTable(const TensorView& table) override { return Place(table, 1); }
+  void UseFiles(std::span<const io::WeightFile> files, const io::Progress& progress) override {
+    wanted_.UseFiles(files, progress);
   }
   Status FinishUploads() override {
     constexpr io::LoadShape kShape = {.readers = 3, .buffers = 4, .buffer_bytes = 64 << 10};

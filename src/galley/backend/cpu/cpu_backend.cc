@@ -50,7 +50,7 @@ Status CpuBackend::CopyToDevice(void* device, const void* host, std::size_t byte
 Status CpuBackend::CopyToHost(void* host, const void* device, std::size_t bytes) {
   return plain_.CopyToHost(host, device, bytes);
 }
-void CpuBackend::UseFiles(std::span<const io::WeightFile> files, io::Progress) {
+void CpuBackend::UseFiles(std::span<const io::WeightFile> files, const io::Progress&) {
   if (store_ != nullptr) store_->ReadFrom(std::make_unique<io::WeightReader>(files));
 }
 Status CpuBackend::Synchronize() {

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -61,12 +62,23 @@ class CudaBackend final : public Backend {
     return Place(weight, cuda::ArrangementOfCodes(fp4 ? WeightFormat::kMxfp4 : WeightFormat::kFp8Block32,
                                                   RowsOf(weight), ColsOf(weight)));
   }
+  [[nodiscard]] Result<const void*> UploadTable(const TensorView& table) override {
+    if (!options_.engram_on_host) return Upload(table);
+    ASSIGN_OR_RETURN(Buffer buffer, cuda::AllocateHost(table.bytes(), "an Engram table in main memory"));
+    std::byte* const to = host_tables_.emplace_back(std::move(buffer)).data();
+    if (wanted_.Add(table.data, table.bytes(), 1)) {
+      places_.push_back({.to = to, .arrangement = {}, .on_host = true});
+    } else {
+      std::memcpy(to, table.data, table.bytes());
+    }
+    return static_cast<const void*>(to);
+  }
   [[nodiscard]] Result<const void*> UploadScales(const TensorView& scales, const TensorView& matrix) override {
     const auto format = matrix.dtype == DType::kI8 ? WeightFormat::kMxfp4 : WeightFormat::kFp8Block32;
     return Place(scales, cuda::ArrangementOfScales(format, RowsOf(matrix), ColsOf(matrix)));
   }
-  void UseFiles(std::span<const io::WeightFile> files, io::Progress progress) override {
-    wanted_.UseFiles(files, std::move(progress));
+  void UseFiles(std::span<const io::WeightFile> files, const io::Progress& progress) override {
+    wanted_.UseFiles(files, progress);
   }
   [[nodiscard]] Status FinishUploads() override {
     const std::vector<cuda::WeightPlace> places = std::exchange(places_, {});
@@ -157,7 +169,7 @@ class CudaBackend final : public Backend {
   [[nodiscard]] Result<const void*> Place(const TensorView& weight, const cuda::Arrangement& arrangement) {
     ASSIGN_OR_RETURN(std::byte * to, weights_.Take(weight.bytes(), stream_));
     if (wanted_.Add(weight.data, weight.bytes(), arrangement.grain)) {
-      places_.push_back({to, arrangement});
+      places_.push_back({.to = to, .arrangement = arrangement, .on_host = false});
       return static_cast<const void*>(to);
     }
     uploaded_ = true;
@@ -221,6 +233,7 @@ class CudaBackend final : public Backend {
   std::optional<Error> error_;
   bool uploaded_ = false;  // weights have been placed since the last op
   cuda::WeightArena weights_;
+  std::vector<Buffer> host_tables_;
   io::WantedWeights wanted_;  // until FinishUploads, and where each of them goes
   std::vector<cuda::WeightPlace> places_;
   cuda::Scratch scratch_;

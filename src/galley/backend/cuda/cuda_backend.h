@@ -21,8 +21,9 @@ enum class ProductForm {
 
 struct CudaOptions {
   int device = 0;
-  bool graphs = true;        // record and replay decode steps (StepKey)
-  bool device_draws = true;  // Backend::draws
+  bool graphs = true;           // record and replay decode steps (StepKey)
+  bool device_draws = true;     // Backend::draws
+  bool engram_on_host = false;  // tables are in pinned host memory, which the device reads rows from
   // For tests and benchmarks.
   ProductForm linears = ProductForm::kAuto;
   ProductForm experts = ProductForm::kAuto;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "galley/backend/cuda/weight_sink.h"
 
+#include <cstring>
 #include <vector>
 
 #include "galley/backend/cuda/device_memory.h"
@@ -43,8 +44,12 @@ class WeightSink final : public io::WeightSink {
   [[nodiscard]] Status Take(std::size_t buffer, std::span<const io::ReadPart> parts) override {
     for (const io::ReadPart& part : parts) {
       const WeightPlace& place = args_.places[part.index];
+      std::byte* to = place.to + part.offset;
+      if (place.on_host) {
+        std::memcpy(to, addresses_[buffer] + part.at, part.bytes);
+        continue;
+      }
       const bool arrange = place.arrangement.kind != Arrangement::Kind::kNone;
-      std::byte* to = place.device + part.offset;
       const cudaError_t code = cudaMemcpyAsync(arrange ? args_.staging : to, addresses_[buffer] + part.at, part.bytes,
                                                cudaMemcpyHostToDevice, args_.stream);
       if (code != cudaSuccess) return Err(DeviceError(code, "copying weights"));

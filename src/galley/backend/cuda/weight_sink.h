@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where loaded weights go: from pinned buffers to their places on the device, arranged on the way. Used by the
-// backend's thread only. Bytes.
+// Where loaded weights go: from pinned buffers to their places on the device, arranged on the way, or on the host. Used
+// by the backend's thread only. Bytes.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,8 +16,9 @@
 namespace galley::backend::cuda {
 
 struct WeightPlace {
-  std::byte* device = nullptr;
+  std::byte* to = nullptr;
   Arrangement arrangement;
+  bool on_host = false;  // then not arranged
 };
 
 struct WeightSinkArgs {

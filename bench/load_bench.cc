@@ -157,7 +157,7 @@ int Run(const Settings& settings) {
 }  // namespace
 }  // namespace galley
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): the program ends with it
   CLI::App app("Rate of loading weights beside the rate of the disk");
   galley::Settings settings;
   std::size_t buffer_mib = settings.shape.buffer_bytes >> 20;

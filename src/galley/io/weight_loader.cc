@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "galley/base/check.h"
+#include "galley/base/log.h"
 #include "galley/io/weight_reader.h"
 
 namespace galley::io {
@@ -270,7 +271,12 @@ Status WantedWeights::Load(const LoadShape& shape, const MakeSink& make) {
   const ReadPlan plan = PlanReads(wanted, files_, buffer_bytes);
   ASSIGN_OR_RETURN(const auto sink, make(std::min(shape.buffers, plan.reads.size()), buffer_bytes));
   const WeightReader reader(files_);
-  return ReadWeights(plan, reader, *sink, shape.readers, progress_);
+  const auto begin = std::chrono::steady_clock::now();
+  RETURN_IF_ERROR(ReadWeights(plan, reader, *sink, shape.readers, progress_));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double gb = static_cast<double>(plan.bytes) / 1e9;
+  log::Info("{:.2f} GB of weights in {:.2f} s, {:.2f} GB/s, by {} reads", gb, seconds, gb / seconds, plan.reads.size());
+  return {};
 }
 
 }  // namespace galley::io

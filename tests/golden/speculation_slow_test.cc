@@ -141,7 +141,7 @@ TEST(SpeculationSlow, NoTraceOverManySeeds) {
   std::mt19937 random(seed);
   const auto uniform = [&random] { return static_cast<double>(random()) / 4294967296.0; };
   const auto plain = Make(engine::SpeculationMode::kOff), drafted = Make(engine::SpeculationMode::kDspark),
-             looked_up = Make(engine::SpeculationMode::kNgram);
+             looked_up = Make(engine::SpeculationMode::kNgram), both = Make(engine::SpeculationMode::kAuto);
   std::vector<engine::EngineRequest> requests;
   for (int round = 0; round < 6; ++round) {
     for (engine::EngineRequest request : GoldenRequests(0, 70, random())) {
@@ -161,7 +161,7 @@ TEST(SpeculationSlow, NoTraceOverManySeeds) {
   }
   const auto expected = plain->Generate(requests);
   ASSERT_TRUE(expected);
-  for (engine::Engine* engine : {drafted.get(), looked_up.get()}) {
+  for (engine::Engine* engine : {drafted.get(), looked_up.get(), both.get()}) {
     const auto results = engine->Generate(requests);
     ASSERT_TRUE(results);
     for (std::size_t i = 0; i < requests.size(); ++i) {

@@ -130,9 +130,10 @@ constexpr Spec kSpeculation[] = {
      .commands = "generate chat serve bench plan",
      .initial = "auto",
      .help =
-         "Where drafts come from: the model's draft head (dspark; auto: if it has one), or earlier occurrences of the "
-         "newest tokens (ngram). The output does not depend on them. rejection: the draft head with classic rejection "
-         "sampling, which accepts a little more and draws other tokens.",
+         "Where drafts come from: the model's draft head (dspark), earlier occurrences of the newest tokens (ngram), "
+         "or "
+         "with a draft head on ref and cpu both (auto). The output does not depend on them. rejection: the draft head "
+         "with classic rejection sampling, which accepts a little more and draws other tokens.",
      .choices = "auto off dspark ngram rejection"},
     {.name = "draft-tokens",
      .type = Type::kInt,

@@ -221,6 +221,7 @@ TEST_P(StepPath, PromptChunksAllocateNothingAfterWarmUp) {
 
 INSTANTIATE_TEST_SUITE_P(Modes, StepPath,
                          ::testing::Values(Case{"CpuPlain", "cpu", SpeculationMode::kOff},
+                                           Case{"CpuAuto", "cpu", SpeculationMode::kAuto},
                                            Case{"CpuDspark", "cpu", SpeculationMode::kDspark},
                                            Case{"CpuNgram", "cpu", SpeculationMode::kNgram},
                                            Case{"CpuRejection", "cpu", SpeculationMode::kRejection},

@@ -17,7 +17,7 @@ Executor::Executor(LoadedModel& loaded, const ExecutorOptions& options, std::fun
     : loaded_(loaded),
       tables_(static_cast<std::size_t>(options.slots)),
       options_(options),
-      drafter_(MakeDrafter(options.speculation.mode, loaded)),
+      drafter_(MakeDrafter(options.speculation.mode, loaded, lookup_chances_)),
       draft_rings_(options.slots, options.snapshots),
       mask_worker_(std::clamp(UsableProcessors() / 4, 1, 4)),
       on_done_(std::move(on_done)),
@@ -46,6 +46,13 @@ void Executor::ReserveSteps() {
   }
   asks_.reserve(slots);
   asking_.reserve(slots);
+  found_.resize(options_.speculation.lookup ? slots : 0);
+  for (Proposal& proposal : found_) {
+    proposal.tokens.reserve(rows_each);
+    proposal.confidences.reserve(rows_each);
+  }
+  finding_.reserve(slots);
+  found_survivals_.reserve(slots * rows_each);
   lengths_.reserve(slots);
   survivals_.reserve(slots * rows_each);
   sorted_.reserve(slots * rows_each);
@@ -111,7 +118,9 @@ Status Executor::Prepare() {
   // Whoever fixes or watches acceptance wants every draft verified, and needs no calibration: `galley calibrate` does,
   // to write it, so that a file that cannot be read can be made again.
   if (drafter_ != nullptr && speculation.adaptive && speculation.fixed_accepted < 0 && !speculation.on_round) {
-    ASSIGN_OR_RETURN(calibration_, LoadCalibration(options_.model_dir));
+    if (speculation.mode != SpeculationMode::kNgram) {
+      ASSIGN_OR_RETURN(calibration_, LoadCalibration(options_.model_dir));
+    }
     sched::VerifyOptions options{.drafts = speculation.draft_tokens};
     // Prompt lookup costs the same at every depth.
     options.any_size = !loaded_.backend().repeats_steps();

@@ -151,6 +151,8 @@ class Executor {
     std::vector<float> confidences = {};  // [drafted], as the drafter gave them
     std::size_t survivals = 0;            // where the planner's are in survivals_, as many as drafts
     const float* draft_logits = nullptr;  // [drafted][vocab_size], on the device; only with rejection sampling
+    int matched = 0;                      // as Proposal's
+    bool found = false;                   // by lookup beside a draft head
 
     // Keeps the memory.
     void Clear() {
@@ -159,6 +161,8 @@ class Executor {
       begin = 0;
       drafted = 0;
       draft_logits = nullptr;
+      matched = 0;
+      found = false;
     }
     [[nodiscard]] std::span<const TokenId> drafts() const {
       return tokens.empty() ? std::span<const TokenId>() : std::span(tokens).subspan(1);
@@ -184,6 +188,11 @@ class Executor {
   [[nodiscard]] model::SequenceInput DecodeInput(const sched::SequenceRows& rows, const Verify& verify);
   // Proposes drafts for asks_ within the budget of verify rows; asking_ names their places in plan.decode.
   [[nodiscard]] Status ProposeDrafts(const StepJob& job);
+  // Looks up drafts for the sequence at `decode` of the plan, and keeps them where they are likely, or, with
+  // `otherwise_none`, whatever is found.
+  [[nodiscard]] bool Find(const DraftAsk& ask, std::size_t decode, bool otherwise_none);
+  // Verifies what was found as far as the plan allows; drafts taken.
+  int TakeFound(const sched::VerifyBudget& plan);
   // Whether the step keeps the draft head's rings; noted for each of inputs_.
   void KeepRings(const StepJob& job);
   // Only so many of asks_, other ones each turn.
@@ -228,6 +237,7 @@ class Executor {
   LoadedModel& loaded_;
   std::vector<std::vector<std::int32_t>> tables_;  // [slots] block ids
   ExecutorOptions options_;
+  LookupChances lookup_chances_;
   std::unique_ptr<Drafter> drafter_;
   DraftRings draft_rings_;
   std::unique_ptr<model::StateStorage> snapshots_;  // one slot and one block a place
@@ -236,6 +246,11 @@ class Executor {
   std::vector<Verify> verifies_;     // of the step, as plan.decode; empty ones behind those
   std::vector<DraftAsk> asks_;       // of the step: sequences that may have drafts
   std::vector<std::size_t> asking_;  // their places in plan.decode
+  // Drafts that lookup found in the step, of sequences at finding_ in plan.decode; the first places are in use.
+  std::vector<Proposal> found_;
+  std::vector<std::size_t> finding_;
+  std::vector<float> found_survivals_;                                   // draft_tokens of each
+  int found_rows_ = 0;                                                   // of them verified
   sched::CostCurve decode_cost_{sched::SchedulerOptions().decode_cost};  // learnt from the first steps on
   std::optional<sched::VerifyPlanner> planner_;  // of verify lengths; nothing: every draft is verified
   Calibration calibration_;

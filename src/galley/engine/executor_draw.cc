@@ -18,6 +18,8 @@ using Mask = std::span<const std::uint32_t>;
 
 // Rows of its rings that the draft head needs at least, where there are as many.
 constexpr Position kRingRowsLeast = 32;
+// Chance of its first draft from which on a lookup is taken instead of a draft pass.
+constexpr double kLookupLeast = 0.6;
 
 backend::SampleParams ParamsOf(const StepJob::Draw& draw, Position position) {
   const SamplingParams& s = draw.context->sampling;
@@ -57,6 +59,9 @@ Status Executor::PlanVerify(const StepJob& job) {
   asks_.clear();
   asking_.clear();
   survivals_.clear();
+  finding_.clear();
+  found_survivals_.clear();
+  found_rows_ = 0;
   draft_us_ = 0;
   draft_budget_ = 0;
   for (std::size_t i = 0; i < job.plan.decode.size(); ++i) {
@@ -73,20 +78,55 @@ Status Executor::PlanVerify(const StepJob& job) {
     verifies_[i].begin = newest;
     const auto most = static_cast<int>(std::min<Position>(rows.rows, rows.row_limit - newest)) - 1;
     if (drafter_ == nullptr || most < 1) continue;
-    if (planner_ && !planner_->Drafts(history.quench)) continue;
+    const bool rests = planner_ && !planner_->Drafts(history.quench);
     const Position ring_from = std::max(rows.decoder_floor, draft_rings_.From(rows.slot, newest));
     // A head that sees little of the text drafts badly, and would be judged by it.
-    if (planner_ && ring_from > std::max<Position>(rows.decoder_floor, newest - kRingRowsLeast)) continue;
+    const bool blind = planner_ && ring_from > std::max<Position>(rows.decoder_floor, newest - kRingRowsLeast);
+    const DraftAsk ask{.slot = rows.slot,
+                       .newest = newest,
+                       .decoder_floor = ring_from,
+                       .most = most,
+                       .prompt = prompt,
+                       .output = history.output,
+                       .sampling = ParamsOf(draw, 0)};
+    if (Find(ask, i, rests || blind) || rests || blind) continue;
     asking_.push_back(i);
-    asks_.push_back({.slot = rows.slot,
-                     .newest = newest,
-                     .decoder_floor = ring_from,
-                     .most = most,
-                     .prompt = prompt,
-                     .output = history.output,
-                     .sampling = ParamsOf(draw, 0)});
+    asks_.push_back(ask);
   }
   return asks_.empty() && !planner_ ? Status() : ProposeDrafts(job);
+}
+
+bool Executor::Find(const DraftAsk& ask, std::size_t decode, bool otherwise_none) {
+  if (!planner_ || found_.empty() || loaded_.backend().repeats_steps()) return false;
+  Proposal& proposal = found_[finding_.size()];
+  ProposeByLookup(ask, lookup_chances_, proposal);
+  if (options_.speculation.alter) options_.speculation.alter(ask, proposal);
+  const double least = otherwise_none ? 0 : kLookupLeast;
+  if (proposal.tokens.empty() || lookup_chances_.Next(proposal.matched) < least) return false;
+  float survival = 1;
+  for (int i = 0; i < options_.speculation.draft_tokens; ++i) {
+    survival *= i < ask.most ? static_cast<float>(lookup_chances_.Next(proposal.matched + i)) : 0;
+    found_survivals_.push_back(survival);
+  }
+  finding_.push_back(decode);
+  return true;
+}
+
+int Executor::TakeFound(const sched::VerifyBudget& plan) {
+  lengths_.assign(finding_.size(), 0);
+  sched::ChooseRows(found_survivals_, options_.speculation.draft_tokens, plan.drafts, lengths_, sorted_, plan.least);
+  for (std::size_t k = 0; k < finding_.size(); ++k) {
+    Verify& verify = verifies_[finding_[k]];
+    const std::vector<TokenId>& tokens = found_[k].tokens;
+    const auto count = std::min(tokens.size(), static_cast<std::size_t>(lengths_[k]));
+    if (count == 0) continue;
+    verify.tokens.insert(verify.tokens.end(), tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count));
+    verify.drafted = static_cast<int>(tokens.size());
+    verify.matched = found_[k].matched;
+    verify.found = true;
+    found_rows_ += static_cast<int>(count);
+  }
+  return found_rows_;
 }
 
 Status Executor::ProposeDrafts(const StepJob& job) {
@@ -95,14 +135,21 @@ Status Executor::ProposeDrafts(const StepJob& job) {
   if (planner_) {
     int rows = 0;
     for (const DraftAsk& ask : asks_) rows += ask.most;
+    for (std::size_t k = 0; k < finding_.size(); ++k) rows += static_cast<int>(found_[k].tokens.size());
     const auto running =
         static_cast<int>(std::ranges::count_if(verifies_, [](const Verify& v) { return !v.tokens.empty(); }));
-    plan = planner_->Next(job.plan.id, running, static_cast<int>(asks_.size()), running + rows);
+    plan = planner_->Next(job.plan.id, running, static_cast<int>(asks_.size()), running + rows, found_survivals_);
     if (plan.drafts == 0) return {};
+    draft_budget_ = plan.drafts;
+    plan.drafts -= TakeFound(plan);
+    if (plan.drafting == 0) {
+      asking_.clear();
+      return {};
+    }
     KeepAsks(static_cast<std::size_t>(plan.drafting), static_cast<std::size_t>(job.plan.id));
     for (DraftAsk& ask : asks_) ask.most = std::min(ask.most, plan.depth);
   }
-  draft_budget_ = plan.drafts;
+  draft_budget_ = std::max(draft_budget_, plan.drafts);
   draft_size_ = plan.draft_size;
   const auto begin = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(const std::span<Proposal> proposals, drafter_->Propose(asks_));
@@ -116,6 +163,7 @@ Status Executor::ProposeDrafts(const StepJob& job) {
     Verify& verify = verifies_[asking_[k]];
     const std::vector<TokenId>& tokens = proposals[k].tokens;
     verify.drafted = static_cast<int>(tokens.size());
+    verify.matched = proposals[k].matched;
     verify.survivals = k * static_cast<std::size_t>(plan.depth);
     const auto count = std::min(tokens.size(), static_cast<std::size_t>(lengths_[k]));
     verify.tokens.insert(verify.tokens.end(), tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count));
@@ -177,7 +225,9 @@ void Executor::ReportStep(const StepJob& job, double forward_us, double sampler_
                                              .draft_us = draft_us_};
   planner_->Report(job.plan.id, survivals_, depth_, measured);
   const auto running = std::ranges::count_if(verifies_, [](const Verify& v) { return !v.tokens.empty(); });
-  if (alone) planner_->Judge(running, static_cast<std::int64_t>(outcome.tokens.size()), measured);
+  const std::int64_t drafting = draft_us_ > 0 ? static_cast<std::int64_t>(asking_.size()) : 0;
+  if (alone)
+    planner_->Judge(running, drafting, found_rows_, static_cast<std::int64_t>(outcome.tokens.size()), measured);
   if (alone && draft_us_ > 0)
     outcome.saved_us = planner_->Saved(running, static_cast<std::int64_t>(outcome.tokens.size()), measured);
 }
@@ -339,7 +389,9 @@ Status Executor::DrawVerified(const StepJob& job, std::size_t decode, std::span<
     // A round that ended the text says nothing of the drafts behind.
     const std::size_t judged =
         result.stop ? std::min(drafts.size(), static_cast<std::size_t>(accepted)) : drafts.size();
-    planner_->Accepted(history.quench, std::span(survivals_).subspan(verify.survivals, judged), accepted);
+    lookup_chances_.Verified(verify.matched, verify.matched > 0 ? static_cast<int>(judged) : 0, accepted);
+    if (!verify.found)
+      planner_->Accepted(history.quench, std::span(survivals_).subspan(verify.survivals, judged), accepted);
   }
   outcome.drafts[at] = {.drafted = verify.drafted, .verified = static_cast<int>(drafts.size()), .accepted = accepted};
   return {};

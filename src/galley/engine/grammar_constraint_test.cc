@@ -276,7 +276,7 @@ TEST(EngineGrammar, FreeTextIsWhatItIsWithoutTheGrammar) {
 // A model that wants the marker everywhere gets it behind "<" only, and then writes a block to its end.
 TEST(EngineGrammar, TheMarkerOpensABlockThatIsHeldToItsEnd) {
   std::vector<Ids> by_mode;
-  for (const SpeculationMode mode : {SpeculationMode::kOff, SpeculationMode::kNgram, SpeculationMode::kDspark}) {
+  for (const SpeculationMode mode : {SpeculationMode::kOff, SpeculationMode::kNgram, SpeculationMode::kAuto}) {
     EngineOptions options = Options();
     options.speculation.mode = mode;
     const auto engine = Make(options);
@@ -399,7 +399,7 @@ TEST(EngineGrammar, DraftsChangeNothing) {
       R"({"type":"array","items":{"type":"object","properties":{"id":{"type":"integer","minimum":0,"maximum":9},)"
       R"("ok":{"type":"boolean"}},"required":["id","ok"],"additionalProperties":false},"minItems":1,"maxItems":2})");
   std::vector<Ids> by_mode;
-  for (const SpeculationMode mode : {SpeculationMode::kOff, SpeculationMode::kNgram, SpeculationMode::kDspark}) {
+  for (const SpeculationMode mode : {SpeculationMode::kOff, SpeculationMode::kNgram, SpeculationMode::kAuto}) {
     EngineOptions options = Options();
     options.speculation.mode = mode;
     const auto engine = Make(options);

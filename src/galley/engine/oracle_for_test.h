@@ -113,7 +113,8 @@ class Oracle {
   }
 
   EngineOptions MakeOptions(const std::vector<EngineRequest>& requests, int keep) {
-    constexpr SpeculationMode kModes[] = {SpeculationMode::kOff, SpeculationMode::kDspark, SpeculationMode::kNgram};
+    constexpr SpeculationMode kModes[] = {SpeculationMode::kOff, SpeculationMode::kDspark, SpeculationMode::kNgram,
+                                          SpeculationMode::kAuto};
     std::size_t longest = 0;
     for (const EngineRequest& request : requests) {
       longest = std::max(longest, request.prompt_ids.size() + static_cast<std::size_t>(request.max_tokens));

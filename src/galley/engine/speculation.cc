@@ -67,31 +67,20 @@ class HeadDrafter final : public Drafter {
   std::vector<Proposal> proposals_;
 };
 
-class NgramDrafter final : public Drafter {
+class LookupDrafter final : public Drafter {
  public:
-  explicit NgramDrafter(LoadedModel& loaded) : proposals_(EmptyProposals(loaded)) {}
+  LookupDrafter(LoadedModel& loaded, const LookupChances& chances)
+      : chances_(chances), proposals_(EmptyProposals(loaded)) {}
 
   [[nodiscard]] Result<std::span<Proposal>> Propose(std::span<const DraftAsk> asks) override {
     CHECK(asks.size() <= proposals_.size()) << asks.size() << " sequences ask for drafts";
-    for (std::size_t i = 0; i < asks.size(); ++i) {
-      Proposal& proposal = proposals_[i];
-      (void)LookUpContinuation(asks[i].prompt, asks[i].output, asks[i].most, proposal.tokens);
-      proposal.confidences.assign(proposal.tokens.size(), 0.0f);  // even chances: a match says no more
-    }
+    for (std::size_t i = 0; i < asks.size(); ++i) ProposeByLookup(asks[i], chances_, proposals_[i]);
     return std::span(proposals_).first(asks.size());
   }
 
  private:
+  const LookupChances& chances_;
   std::vector<Proposal> proposals_;
-};
-
-// Tokens of prompt and output as one sequence.
-struct Joined {
-  std::span<const TokenId> prompt, output;
-  [[nodiscard]] std::size_t size() const { return prompt.size() + output.size(); }
-  [[nodiscard]] TokenId operator[](std::size_t i) const {
-    return i < prompt.size() ? prompt[i] : output[i - prompt.size()];
-  }
 };
 
 double ChanceOf(std::span<const backend::TokenChance> chances, TokenId id) {
@@ -113,7 +102,10 @@ Result<SpeculationOptions> SpeculationOptions::Resolve(const model::Config& conf
   const bool head = config.dspark.n_stages > 0;
   const int depth = head ? std::min(config.dspark.block_size, kDraftTokensMax) : kDraftTokensMax;
   SpeculationOptions resolved = *this;
-  if (mode == SpeculationMode::kAuto) resolved.mode = head ? SpeculationMode::kDspark : SpeculationMode::kOff;
+  if (mode == SpeculationMode::kAuto) {
+    resolved.mode = head ? SpeculationMode::kDspark : SpeculationMode::kOff;
+    resolved.lookup = head;
+  }
   if (!head && (resolved.mode == SpeculationMode::kDspark || resolved.mode == SpeculationMode::kRejection)) {
     return Err(ErrorCode::kUnsupported, "this model has no draft head; use ngram or off", "speculation");
   }
@@ -148,43 +140,27 @@ void SpeculationCounts::Combine(const SpeculationCounts& other, int sign) {
   for (std::size_t i = 0; i < accepted_at.size(); ++i) accepted_at[i] += sign * other.accepted_at[i];
 }
 
-std::unique_ptr<Drafter> MakeDrafter(SpeculationMode mode, LoadedModel& loaded) {
+void ProposeByLookup(const DraftAsk& ask, const LookupChances& chances, Proposal& proposal) {
+  proposal.matched = LookUpContinuation(ask.prompt, ask.output, ask.most, proposal.tokens).matched;
+  proposal.confidences.clear();
+  for (std::size_t i = 0; i < proposal.tokens.size(); ++i) {
+    const double chance = std::clamp(chances.Next(proposal.matched + static_cast<int>(i)), 1e-3, 1 - 1e-3);
+    proposal.confidences.push_back(static_cast<float>(std::log(chance / (1 - chance))));
+  }
+}
+
+std::unique_ptr<Drafter> MakeDrafter(SpeculationMode mode, LoadedModel& loaded, const LookupChances& chances) {
   switch (mode) {
     case SpeculationMode::kDspark:
     case SpeculationMode::kRejection:
       return std::make_unique<HeadDrafter>(loaded);
     case SpeculationMode::kNgram:
-      return std::make_unique<NgramDrafter>(loaded);
+      return std::make_unique<LookupDrafter>(loaded, chances);
     case SpeculationMode::kAuto:
     case SpeculationMode::kOff:
       break;
   }
   return nullptr;
-}
-
-std::span<const TokenId> LookUpContinuation(std::span<const TokenId> prompt, std::span<const TokenId> output, int most,
-                                            std::vector<TokenId>& scratch) {
-  constexpr std::size_t kLongest = 3;
-  const Joined all{prompt, output};
-  const std::size_t size = all.size(), first = size > kNgramLookBack ? size - kNgramLookBack : 0;
-  std::size_t best = 0, best_length = 0;  // one past the best occurrence
-  // From the newest on, so that of equally long matches the latest wins.
-  for (std::size_t end = size - 1; end > first && best_length < kLongest; --end) {
-    std::size_t length = 0;
-    while (length < kLongest && length < end - first && all[end - 1 - length] == all[size - 1 - length]) ++length;
-    if (length > best_length) {
-      best = end;
-      best_length = length;
-    }
-  }
-  std::vector<TokenId>& tokens = scratch;
-  tokens.clear();
-  if (best_length == 0) return tokens;
-  // Behind the newest token the copy goes on with itself, as a loop would.
-  for (std::size_t i = best; tokens.size() < static_cast<std::size_t>(most); ++i) {
-    tokens.push_back(i < size ? all[i] : tokens[i - size]);
-  }
-  return tokens;
 }
 
 Verdict AcceptOrRedraw(std::span<const backend::TokenChance> target, std::span<const backend::TokenChance> draft,

@@ -17,6 +17,7 @@
 #include "galley/base/error.h"
 #include "galley/base/strong_id.h"
 #include "galley/engine/calibration.h"
+#include "galley/engine/lookup.h"
 
 namespace galley::model {
 struct Config;
@@ -27,7 +28,7 @@ namespace galley::engine {
 class LoadedModel;
 
 enum class SpeculationMode {
-  kAuto,  // kDspark when the model has a draft head, else kOff
+  kAuto,  // kDspark with lookup when the model has a draft head, else kOff
   kOff,
   kDspark,     // the model's own draft head; same output as kOff
   kNgram,      // continuations of earlier occurrences of the newest tokens; same output as kOff
@@ -44,6 +45,9 @@ inline constexpr int kDraftTokensMax = 5;  // what rings can take back when the 
 struct SpeculationOptions {
   SpeculationMode mode = SpeculationMode::kAuto;
   int draft_tokens = kDraftTokensMax;  // most drafts a step; 0: off
+  // With a draft head: sequences that repeat what they had are drafted for by lookup, at no cost of a draft pass, where
+  // steps may have any number of rows.
+  bool lookup = false;
   // Verify as many drafts a step as pay, by confidences and measured times; false: every draft of every step.
   bool adaptive = true;
   // Not negative: as many drafts a round are taken as accepted, on average, whatever the model says. For comparing
@@ -91,6 +95,7 @@ struct Proposal {
   std::vector<TokenId> tokens;     // for positions newest + 1 and on, at most `most`
   std::vector<float> confidences;  // one for each: logit of the chance that it is accepted if those before it are
   const float* logits = nullptr;   // [tokens][vocab_size] that they were drawn from, on the device; until the next step
+  int matched = 0;                 // length of the match that they continue; 0: not by lookup
 };
 
 class Drafter {
@@ -100,15 +105,11 @@ class Drafter {
   [[nodiscard]] virtual Result<std::span<Proposal>> Propose(std::span<const DraftAsk> asks) = 0;
 };
 
-// Null for kOff. `loaded` must outlive it.
-[[nodiscard]] std::unique_ptr<Drafter> MakeDrafter(SpeculationMode mode, LoadedModel& loaded);
-
-// Drafts by prompt lookup: what followed the latest earlier occurrence of the longest suffix of three, two or one
-// tokens, within the last kNgramLookBack. Lies in `scratch`. Pure.
-inline constexpr std::size_t kNgramLookBack = 8192;
-[[nodiscard]] std::span<const TokenId> LookUpContinuation(std::span<const TokenId> prompt,
-                                                          std::span<const TokenId> output, int most,
-                                                          std::vector<TokenId>& scratch);
+// Null for kOff. `loaded` and `chances`, which lookups are as likely as, must outlive it.
+[[nodiscard]] std::unique_ptr<Drafter> MakeDrafter(SpeculationMode mode, LoadedModel& loaded,
+                                                   const LookupChances& chances);
+// The proposal of a lookup for one sequence, in the memory of `proposal`; no tokens where nothing is found.
+void ProposeByLookup(const DraftAsk& ask, const LookupChances& chances, Proposal& proposal);
 
 // Classic rejection sampling of one draft: keeps it with chance min(1, target / draft), else draws from what the target
 // has in excess. The distribution of the result is the target's. Noise is that of params.seed at params.position.

@@ -2,6 +2,8 @@
 // Speculation leaves no trace: tokens, logprobs, texts and reasons to end are those of decoding one token a step.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "galley/engine/draws_for_test.h"
 
 namespace galley::engine {
@@ -122,6 +124,39 @@ TEST(SpeculationEngine, PlannedVerifyLengthsLeaveNoTrace) {
   }
   EXPECT_GT(counts.verified, 0);
   EXPECT_LT(counts.verified, counts.drafted) << "nobody plans verify lengths";
+}
+
+// With a draft head, sequences that repeat themselves are drafted for by lookup; the tokens are the same, whatever is
+// found, and though others beside them have drafts of the head. What a lookup says is turned into nonsense now and
+// then.
+TEST(SpeculationEngine, LookupBesideTheHeadLeavesNoTrace) {
+  EngineOptions options = With(SpeculationMode::kOff);
+  options.backend = "cpu";
+  const auto plain = Make(options);
+  auto requests = Questions(*plain);
+  for (EngineRequest& request : requests) {
+    request.max_tokens += 60;
+    request.use_cache = false;
+  }
+  requests[1].sampling.temperature = 0;
+  requests[1].rules = {};
+  const auto expected = plain->Generate(requests);
+  ASSERT_TRUE(expected);
+  options.speculation = {};
+  int looked_up = 0, by_head = 0;
+  options.speculation.alter = [&](const DraftAsk& ask, Proposal& proposal) {
+    ++(proposal.matched > 0 ? looked_up : by_head);
+    if (ask.newest % 7 == 0) std::ranges::fill(proposal.tokens, TokenId{5});
+  };
+  const auto engine = Make(options);
+  for (int round = 0; round < 3; ++round) {
+    const auto results = engine->Generate(requests);
+    ASSERT_TRUE(results);
+    ExpectSame(*results, *expected);
+  }
+  EXPECT_GT(looked_up, 0);
+  EXPECT_GT(by_head, 0);
+  EXPECT_GT(engine->stats().speculation.accepted, 0);
 }
 
 TEST(SpeculationEngine, RejectionSamplingRepeatsAndAtZeroEqualsPlain) {

@@ -14,37 +14,6 @@ namespace {
 
 using backend::TokenChance;
 
-std::vector<TokenId> LookUp(std::span<const TokenId> prompt, std::span<const TokenId> output, int most) {
-  std::vector<TokenId> scratch = {1, 2};  // of a call before
-  const std::span<const TokenId> found = LookUpContinuation(prompt, output, most, scratch);
-  return {found.begin(), found.end()};
-}
-
-TEST(Speculation, LookUpTakesTheLatestOfTheLongestMatches) {
-  const std::vector<TokenId> prompt = {1, 2, 3, 7, 8, 9, 2, 3, 4};
-  // "1 2 3" is there once, "2 3" twice: three tokens win over two, though earlier.
-  const std::vector<TokenId> longest = {1, 2, 3};
-  EXPECT_EQ(LookUp(prompt, longest, 3), (std::vector<TokenId>{7, 8, 9}));
-  // "5 2 3" matches "2 3" both times: the later is followed by 4, then by the output, then by the copy itself.
-  const std::vector<TokenId> later = {5, 2, 3};
-  EXPECT_EQ(LookUp(prompt, later, 5), (std::vector<TokenId>{4, 5, 2, 3, 4}));
-  EXPECT_EQ(LookUp(prompt, later, 1), (std::vector<TokenId>{4}));
-  const std::vector<TokenId> unknown = {99};
-  EXPECT_TRUE(LookUp(prompt, unknown, 5).empty());
-  EXPECT_TRUE(LookUp({}, unknown, 5).empty());
-  // A run of one token continues itself.
-  const std::vector<TokenId> run = {6, 6, 6, 6};
-  EXPECT_EQ(LookUp({}, run, 2), (std::vector<TokenId>{6, 6}));
-}
-
-TEST(Speculation, LookUpForgetsWhatLiesFarBack) {
-  std::vector<TokenId> prompt(kNgramLookBack + 10, 5);
-  prompt[0] = 1;
-  prompt[1] = 2;
-  const std::vector<TokenId> output = {1};
-  EXPECT_TRUE(LookUp(prompt, output, 3).empty());
-}
-
 // Target and draft of three tokens; the frequencies over many positions are the target's, and the share of accepted
 // drafts is 1 less the total variation: 1 - (|.5-.2| + |.3-.3| + |.2-.5|) / 2 = 0.7.
 TEST(Speculation, RejectionSamplingDrawsFromTheTarget) {
@@ -94,6 +63,9 @@ TEST(Speculation, OptionsAreResolvedAgainstTheModel) {
   with.dspark.n_stages = 3;
   with.dspark.block_size = 5;
   EXPECT_EQ(SpeculationOptions{}.Resolve(with)->mode, SpeculationMode::kDspark);
+  EXPECT_TRUE(SpeculationOptions{}.Resolve(with)->lookup);
+  EXPECT_FALSE((SpeculationOptions{.mode = SpeculationMode::kDspark}.Resolve(with)->lookup)) << "asked for by name";
+  EXPECT_FALSE(SpeculationOptions{}.Resolve(without)->lookup);
   EXPECT_EQ(SpeculationOptions{}.Resolve(without)->mode, SpeculationMode::kOff);
   EXPECT_EQ(SpeculationOptions{}.Resolve(without)->draft_tokens, 0);
   EXPECT_EQ((SpeculationOptions{.draft_tokens = 0}.Resolve(with)->mode), SpeculationMode::kOff);

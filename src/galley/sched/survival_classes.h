@@ -29,6 +29,7 @@ class SurvivalClasses {
   // What became of a verified draft: such survivals count as much more or less as they came true so far. Confidences of
   // a model that nobody calibrated, or of texts unlike those, are put right that way.
   void Verified(float survival, bool accepted);
+  [[nodiscard]] static int ClassOf(float survival);
   // The lowest survival of a class.
   [[nodiscard]] static float Lowest(int survival_class) { return static_cast<float>(survival_class) / kClasses; }
 
@@ -36,7 +37,6 @@ class SurvivalClasses {
   [[nodiscard]] static std::size_t Index(int place, int survival_class) {
     return static_cast<std::size_t>(place) * kClasses + static_cast<std::size_t>(survival_class);
   }
-  [[nodiscard]] static int ClassOf(float survival);
   [[nodiscard]] double Truth(int survival_class) const;
 
   static constexpr int kClassesTogether = 4;  // that truth is known of

@@ -2,7 +2,9 @@
 #include "galley/sched/verify_plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <tuple>
 
 #include "galley/base/check.h"
 #include "galley/kv/index.h"
@@ -24,9 +26,12 @@ constexpr double kLongest = 3.6e9;
 // Steps between trials, at most, while drafts gain less than the second of these.
 constexpr int kComparedEvery = 64;
 constexpr double kClear = 1.25;
-// Worth of steps with drafts, of that of steps without, below which they wait; weight of the newest of either; and of
-// each step without towards trying again: about one lost step of a hundred.
-constexpr double kWorthLeast = 0.97, kWorthStep = 1.0 / 32, kForgets = 1.0 / 512;
+// Worth of steps with drafts, of that of steps without, below which they wait, and weight of the newest of either.
+constexpr double kWorthLeast = 0.97, kWorthStep = 1.0 / 32;
+// The first steps with drafts find nothing of the draft head in the caches when there were none for so many steps.
+constexpr int kColdSteps = 2, kPauseSteps = 8;
+// Found drafts that were seen to lose are tried once in so many steps.
+constexpr int kFoundTrialSteps = 32;
 // A budget that is better by this factor is another one.
 constexpr double kChanged = 1.04;
 
@@ -156,29 +161,44 @@ VerifyBudget PlanBudget(const SurvivalCurve& curve, int sequences, int drafting,
   return best;
 }
 
-VerifyBudget PlanDepth(const SurvivalClasses& classes, int sequences, int drafting, int depth_most, int drafts_most,
-                       const VerifyCost& cost) {
+FoundDrafts FoundDrafts::Of(std::span<const float> survivals) {
+  FoundDrafts found;
+  for (const float survival : survivals) {
+    if (!(survival > 0 && survival <= 1)) continue;  // of no use
+    const auto at = kv::Idx(SurvivalClasses::ClassOf(survival));
+    ++found.count;
+    found.rows[at] += 1;
+    found.gain[at] += static_cast<double>(survival);
+  }
+  return found;
+}
+
+VerifyBudget PlanDepth(const SurvivalClasses& classes, const DraftLoad& load, int depth_most, const VerifyCost& cost) {
   VerifyBudget best;
-  if (drafting < 1 || drafts_most < 1) return best;
-  // Rows and tokens of a sequence's first `depth` drafts, by class.
-  std::array<double, SurvivalClasses::kClasses> rows{}, gain{};
-  for (int depth = 1; depth <= std::min(depth_most, classes.places()); ++depth) {
+  if (load.drafts_most < 1) return best;
+  // Rows and tokens of what is found and of each drafting sequence's first `depth` drafts, by class.
+  std::array<double, SurvivalClasses::kClasses> rows = load.found.rows, gain = load.found.gain;
+  const int deepest = load.drafting < 1 ? 0 : std::min(depth_most, classes.places());
+  for (int depth = load.found.count > 0 ? 0 : 1; depth <= deepest; ++depth) {
+    const int drafting = depth > 0 ? load.drafting : 0;
     double rows_above = 0, gain_above = 0;
     for (int at = SurvivalClasses::kClasses - 1; at >= 0; --at) {
-      rows[kv::Idx(at)] += classes.Rows(depth - 1, at);
-      gain[kv::Idx(at)] += classes.Gain(depth - 1, at);
+      if (depth > 0) {
+        rows[kv::Idx(at)] += drafting * classes.Rows(depth - 1, at);
+        gain[kv::Idx(at)] += drafting * classes.Gain(depth - 1, at);
+      }
       if (rows[kv::Idx(at)] < 1e-6) continue;
       rows_above += rows[kv::Idx(at)];
       gain_above += gain[kv::Idx(at)];
-      const double verified = std::min(drafting * rows_above, static_cast<double>(drafts_most));
-      const VerifyBudget budget{.drafts = std::min(drafting * depth, drafts_most),
+      const double verified = std::min(rows_above, static_cast<double>(load.drafts_most));
+      const VerifyBudget budget{.drafts = std::min(drafting * depth + load.found.count, load.drafts_most),
                                 .drafting = drafting,
                                 .depth = depth,
                                 .least = SurvivalClasses::Lowest(at),
                                 .draft_size = drafting * depth,
                                 .expected_rows = verified,
-                                .expected_tokens = sequences + gain_above * verified / rows_above,
-                                .predicted_us = cost.PredictMean(sequences + verified, drafting * depth)};
+                                .expected_tokens = load.sequences + gain_above * verified / rows_above,
+                                .predicted_us = cost.PredictMean(load.sequences + verified, drafting * depth)};
       if (best.drafts == 0 || budget.rate() > best.rate()) best = budget;
     }
   }
@@ -207,7 +227,9 @@ void ChooseRows(std::span<const float> survivals, int per_sequence, int budget, 
 VerifyPlanner::VerifyPlanner(const VerifyOptions& options, CostCurve& forward)
     : options_(options), cost_(forward, options.draft_cost, options.any_size), trial_gap_(options.trial_steps) {}
 
-VerifyBudget VerifyPlanner::Next(StepId step, int sequences, int drafting, int rows_most) {
+VerifyBudget VerifyPlanner::Next(StepId step, int sequences, int drafting, int rows_most,
+                                 std::span<const float> found) {
+  CHECK(found.empty() || options_.any_size) << "found drafts where steps have few sizes";
   for (Seen& seen : waiting_) {
     if (seen.step < 0 || seen.step > step - 2) continue;
     ++averaged_;
@@ -215,93 +237,133 @@ VerifyBudget VerifyPlanner::Next(StepId step, int sequences, int drafting, int r
     classes_.Blend(seen.classes, std::max(kNewestPooled, 1.0 / averaged_));
     seen.step = -1;
   }
-  const int most = std::min(rows_most - sequences, drafting * options_.drafts);
-  const VerifyBudget none = Priced(0, sequences, drafting);
+  DraftLoad load{.sequences = sequences, .drafting = drafting, .found = FoundDrafts::Of(found)};
+  load.drafts_most = std::min(rows_most - sequences, drafting * options_.drafts + load.found.count);
+  const VerifyBudget without = WithoutPass(load);
   ++since_trial_;
-  if (most < 1) return none;
-  VerifyBudget best = options_.any_size ? PlanDepth(classes_, sequences, drafting, options_.drafts, most, cost_)
-                                        : PlanBudget(average_, sequences, drafting, options_.drafts, most, cost_);
-  const bool seen_to_lose = options_.any_size && drafted_worth_ < kWorthLeast * plain_worth_;
-  if (best.rate() < none.rate() * options_.gain_least || seen_to_lose) best = none;
+  if (load.drafts_most < 1 || drafting < 1) return without;
+  VerifyBudget best = options_.any_size
+                          ? PlanDepth(classes_, load, options_.drafts, cost_)
+                          : PlanBudget(average_, sequences, drafting, options_.drafts, load.drafts_most, cost_);
+  const VerifyBudget predicted =
+      best.drafting == 0 || best.rate() < without.rate() * options_.gain_least ? without : best;
+  const Worth& worth = worth_[WorthClass(sequences)];
+  const bool seen_to_lose = options_.any_size && worth.drafted < kWorthLeast * worth.plain;
+  best = seen_to_lose ? without : predicted;
   // What was best before is clearly worse now: something has changed, so it is worth trying more often again.
-  const VerifyBudget before = options_.any_size && last_.drafts > 0
-                                  ? PricedDepth(last_.depth, last_.least, sequences, drafting, most)
-                                  : Priced(std::min(last_.drafts, most), sequences, drafting);
+  const VerifyBudget before = !options_.any_size   ? Priced(std::min(last_.drafts, load.drafts_most), load)
+                              : last_.drafting > 0 ? PricedDepth(last_.depth, last_.least, drafting, load)
+                                                   : without;
   if (best.rate() > kChanged * before.rate()) trial_gap_ = options_.trial_steps;
   last_ = best;
-  if (best.drafts > 0) {
+  if (best.drafting > 0) {
     const double undrafted_us = cost_.PredictMean(sequences + best.expected_rows, 0);
     draft_price_ = (best.predicted_us - undrafted_us) / drafting;
     if (best.expected_rows > 0) row_price_ = (undrafted_us - cost_.Predict(sequences, 0)) / best.expected_rows;
+    trial_left_ = 0;
+  }
+  if (trial_left_ > 0) {
+    since_trial_ = 0;
+    --trial_left_;
+    return TryWaiting(predicted, load);
   }
   if (since_trial_ < trial_gap_ && knows_survivals()) return best;
   since_trial_ = 0;
   // Where drafts gain little, a step without is what they must be measured against.
-  const bool doubtful = options_.any_size && best.drafts > 0 && best.rate() < kClear * none.rate();
-  const int gap_most = doubtful ? kComparedEvery : options_.trial_steps_most;
+  const bool doubtful = options_.any_size && best.drafting > 0 && best.rate() < kClear * without.rate();
+  const bool waits = options_.any_size && best.drafting == 0;
+  const int gap_most = doubtful ? kComparedEvery : waits ? options_.waiting_steps_most : options_.trial_steps_most;
   trial_gap_ = std::min(trial_gap_ * 2, std::max(gap_most, options_.trial_steps));
-  return options_.any_size ? TryDepth(best, sequences, drafting, most) : Try(best, sequences, drafting, most);
+  if (!options_.any_size) return Try(best, load);
+  if (best.drafting > 0) return TryDepth(best, load);
+  trial_left_ = (predicted.drafting > 0 ? options_.retry_run : options_.trial_run) - 1;
+  return TryWaiting(predicted, load);
 }
 
-VerifyBudget VerifyPlanner::Priced(int drafts, int sequences, int drafting) const {
+VerifyBudget VerifyPlanner::WithoutPass(const DraftLoad& load) {
+  const VerifyBudget none = Priced(0, load);
+  if (load.found.count == 0) return none;
+  const VerifyBudget found = PlanDepth({}, {load.sequences, 0, load.drafts_most, load.found}, 0, cost_);
+  if (found.drafts == 0 || found.rate() < none.rate() * options_.gain_least) return none;
+  const Worth& worth = worth_[WorthClass(load.sequences)];
+  if (worth.found >= worth.plain || ++found_waits_ % kFoundTrialSteps == 0) return found;
+  return none;
+}
+
+VerifyBudget VerifyPlanner::Priced(int drafts, const DraftLoad& load) const {
+  const int drafting = drafts > 0 ? load.drafting : 0;
   VerifyBudget budget{.drafts = drafts,
-                      .drafting = drafts > 0 ? drafting : 0,
+                      .drafting = drafting,
                       .depth = drafts > 0 ? options_.drafts : 0,
-                      .draft_size = drafts > 0 ? drafting : 0,
+                      .draft_size = drafting,
                       .expected_rows = static_cast<double>(drafts),
-                      .expected_tokens = static_cast<double>(sequences),
-                      .predicted_us = cost_.Predict(sequences + drafts, drafts > 0 ? drafting : 0)};
+                      .expected_tokens = static_cast<double>(load.sequences),
+                      .predicted_us = cost_.Predict(load.sequences + drafts, drafting)};
   if (drafts > 0)
     budget.expected_tokens += drafting * average_.Gain(static_cast<double>(drafts) / (drafting * options_.drafts));
   return budget;
 }
 
-VerifyBudget VerifyPlanner::PricedDepth(int depth, float least, int sequences, int drafting, int most) const {
-  VerifyBudget budget{.drafts = std::min(drafting * depth, most),
+VerifyBudget VerifyPlanner::PricedDepth(int depth, float least, int drafting, const DraftLoad& load) const {
+  VerifyBudget budget{.drafts = std::min(drafting * depth + load.found.count, load.drafts_most),
                       .drafting = drafting,
                       .depth = depth,
                       .least = least,
                       .draft_size = drafting * depth,
-                      .expected_tokens = static_cast<double>(sequences)};
-  for (int place = 0; place < std::min(depth, classes_.places()); ++place) {
-    for (int at = 0; at < SurvivalClasses::kClasses; ++at) {
-      if (SurvivalClasses::Lowest(at) < least) continue;
+                      .expected_tokens = static_cast<double>(load.sequences)};
+  for (int at = 0; at < SurvivalClasses::kClasses; ++at) {
+    if (SurvivalClasses::Lowest(at) < least) continue;
+    budget.expected_rows += load.found.rows[kv::Idx(at)];
+    budget.expected_tokens += load.found.gain[kv::Idx(at)];
+    for (int place = 0; place < std::min(depth, classes_.places()); ++place) {
       budget.expected_rows += drafting * classes_.Rows(place, at);
       budget.expected_tokens += drafting * classes_.Gain(place, at);
     }
   }
-  budget.predicted_us = cost_.PredictMean(sequences + budget.expected_rows, budget.draft_size);
+  budget.predicted_us = cost_.PredictMean(load.sequences + budget.expected_rows, budget.draft_size);
   return budget;
 }
 
-// None and another depth in turn. Where none is best, all depths of a few sequences, but of their drafts only what is
-// likely: a trial that is likely to lose must not cost what drafting for everybody does.
-VerifyBudget VerifyPlanner::TryDepth(const VerifyBudget& best, int sequences, int drafting, int most) {
-  if (best.drafts == 0)
-    return PricedDepth(options_.drafts, kTrialLeast, sequences, std::max(1, drafting / kTrialPart), most);
+// What should gain and was seen to lose is done again as it would be done. Where nothing should gain, all depths of a
+// few sequences, but of their drafts only what is likely: a trial that is likely to lose must not cost what drafting
+// for everybody does.
+VerifyBudget VerifyPlanner::TryWaiting(const VerifyBudget& predicted, const DraftLoad& load) const {
+  if (predicted.drafting > 0) return predicted;
+  return PricedDepth(options_.drafts, kTrialLeast, std::max(1, load.drafting / kTrialPart), load);
+}
+
+// None and another depth in turn.
+VerifyBudget VerifyPlanner::TryDepth(const VerifyBudget& best, const DraftLoad& load) {
   const int number = trials_++;
-  if (number % 2 == 0) return Priced(0, sequences, drafting);
+  if (number % 2 == 0) return WithoutPass(load);
   // The deepest one every other time: it is the only one that says how likely its last drafts are.
   const int depth = number % 4 == 1 ? options_.drafts : 1 + number / 4 % options_.drafts;
   // And a little less likely ones than pay, so that it is seen whether they do.
-  return PricedDepth(depth, best.least * 0.75F, sequences, drafting, most);
+  return PricedDepth(depth, best.least * 0.75F, load.drafting, load);
 }
 
 // Another size in turn: none, half, double. Where none is best, a few rows of a few sequences: a trial that is likely
 // to lose must not cost what drafting for everybody does.
-VerifyBudget VerifyPlanner::Try(const VerifyBudget& best, int sequences, int drafting, int most) {
+VerifyBudget VerifyPlanner::Try(const VerifyBudget& best, const DraftLoad& load) {
   if (best.drafts == 0) {
-    const int some = std::max(1, drafting / kTrialPart);
-    return Priced(std::clamp(sequences / 2, 1, std::min(most, some * options_.drafts)), sequences, some);
+    DraftLoad few = load;
+    few.drafting = std::max(1, load.drafting / kTrialPart);
+    return Priced(std::clamp(load.sequences / 2, 1, std::min(load.drafts_most, few.drafting * options_.drafts)), few);
   }
   const std::array other = {0, best.drafts / 2, best.drafts * 2};
   const int drafts = other[static_cast<std::size_t>(trials_++) % other.size()];
-  return Priced(std::clamp(drafts, 0, most), sequences, drafting);
+  return Priced(std::clamp(drafts, 0, load.drafts_most), load);
 }
 
 void VerifyPlanner::Report(StepId step, std::span<const float> survivals, int per_sequence,
                            const VerifyCost::Measured& measured) {
-  cost_.Observe(measured);
+  // The first draft passes after a pause find nothing of the head in the caches, and a trial has few others.
+  plain_in_row_ = measured.drafting > 0 ? 0 : plain_in_row_ + 1;
+  if (plain_in_row_ >= kPauseSteps) drafted_in_row_ = 0;
+  if (measured.drafting > 0) ++drafted_in_row_;
+  VerifyCost::Measured told = measured;
+  if (cold()) told.draft_us = 0;
+  cost_.Observe(told);
   if (survivals.empty()) return;
   Seen* place = &waiting_.front();
   for (Seen& seen : waiting_) {
@@ -321,17 +383,28 @@ double VerifyPlanner::Saved(std::int64_t sequences, std::int64_t tokens, const V
   return steps * cost_.Predict(sequences, 0) - measured.forward_us - measured.sampler_us - measured.draft_us;
 }
 
-void VerifyPlanner::Judge(std::int64_t sequences, std::int64_t tokens, const VerifyCost::Measured& measured) {
+std::size_t VerifyPlanner::WorthClass(std::int64_t sequences) {
+  const auto octave = static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(sequences)));
+  return std::min(octave, std::tuple_size_v<decltype(worth_)> - 1);
+}
+
+void VerifyPlanner::Judge(std::int64_t sequences, std::int64_t drafting, std::int64_t found, std::int64_t tokens,
+                          const VerifyCost::Measured& measured) {
   const double us = measured.forward_us + measured.sampler_us + measured.draft_us;
   if (sequences < 1 || !(measured.forward_us > 0 && us < kLongest)) return;
   const double plain_us = cost_.Predict(sequences, 0);
-  const double worth = std::min(static_cast<double>(tokens) / static_cast<double>(sequences) * plain_us / us, 8.0);
-  if (measured.drafting > 0) {
-    drafted_worth_ += kWorthStep * (worth - drafted_worth_);
-    return;
+  const double seen = std::min(static_cast<double>(tokens) / static_cast<double>(sequences) * plain_us / us, 8.0);
+  Worth& worth = worth_[WorthClass(sequences)];
+  if (drafting == 0) {
+    double& of = found > 0 ? worth.found : worth.plain;
+    of += kWorthStep * (seen - of);
+  } else if (!cold() && drafting * 2 >= sequences && found == 0) {
+    worth.drafted += kWorthStep * (seen - worth.drafted);
   }
-  plain_worth_ += kWorthStep * (worth - plain_worth_);
-  drafted_worth_ += kForgets * (plain_worth_ - drafted_worth_);
+}
+
+bool VerifyPlanner::cold() const {
+  return options_.any_size && drafted_in_row_ > 0 && drafted_in_row_ <= kColdSteps;
 }
 
 bool VerifyPlanner::Drafts(QuenchState& sequence) const {
@@ -352,7 +425,7 @@ void VerifyPlanner::Accepted(QuenchState& sequence, int verified, int accepted) 
   constexpr int kRestMost = 512;
   sequence.proposed = std::min(sequence.proposed + 1, kWindow);
   sequence.accepted += (static_cast<float>(accepted) - sequence.accepted) / sequence.proposed;
-  if (sequence.proposed < 12 || last_.drafts == 0) return;
+  if (sequence.proposed < 12 || last_.drafting == 0) return;
   const double price = draft_price_ + verified * row_price_;
   if (sequence.accepted >= 0.8 * last_.rate() * price) {
     sequence.next_rest = 16;

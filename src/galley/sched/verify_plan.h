@@ -76,6 +76,21 @@ class VerifyCost {
   bool sampler_seen_ = false;
 };
 
+// Drafts that are there before a draft pass, and without one: found by lookup, say. By class of survival.
+struct FoundDrafts {
+  int count = 0;
+  std::array<double, SurvivalClasses::kClasses> rows = {}, gain = {};
+  [[nodiscard]] static FoundDrafts Of(std::span<const float> survivals);
+};
+
+// What a step has to decide on.
+struct DraftLoad {
+  int sequences = 0;       // that decode
+  int drafting = 0;        // of them may have drafts by a draft pass
+  int drafts_most = 0;     // rows that the step can verify beside each sequence's newest token
+  FoundDrafts found = {};  // of other sequences
+};
+
 struct VerifyBudget {
   int drafts = 0;            // rows to verify beside each sequence's newest token, at most; 0: propose no drafts at all
   int drafting = 0;          // sequences to propose drafts for; fewer than could have some where only trying
@@ -105,8 +120,9 @@ void ChooseRows(std::span<const float> survivals, int per_sequence, int budget, 
 // its row. That survival decides, not a count, so that a step verifies much where much is likely and nothing where
 // nothing is: on nano, one sequence, reckoned as 1.31 against 1.15 times the rate. Cost is taken at the mean number of
 // rows.
-[[nodiscard]] VerifyBudget PlanDepth(const SurvivalClasses& classes, int sequences, int drafting, int depth_most,
-                                     int drafts_most, const VerifyCost& cost);
+// Found drafts count alike: their rows cost the same. 0 drafts where there are none to verify.
+[[nodiscard]] VerifyBudget PlanDepth(const SurvivalClasses& classes, const DraftLoad& load, int depth_most,
+                                     const VerifyCost& cost);
 
 struct VerifyOptions {
   int drafts = 5;  // proposed for a sequence, at most
@@ -119,6 +135,11 @@ struct VerifyOptions {
   // long as trials change nothing. Where no drafts are best, a trial is of an eighth of the sequences.
   int trial_steps = 8;
   int trial_steps_most = 256;
+  // Steps of a trial while drafts wait: because none are predicted to be best, and because they were seen to lose. The
+  // first drafts after a pause cost half as much again, so a single step would speak against them for ever.
+  int waiting_steps_most = 256;  // the second, while drafts wait
+  int trial_run = 1;
+  int retry_run = 1;
   // By draft_size. Where depth is planned it is better too low for a small pass: that gets it tried.
   CostCurve::Prior draft_cost = {.base_us = 300, .row_us = 2};
 };
@@ -127,6 +148,9 @@ struct VerifyOptions {
 [[nodiscard]] constexpr VerifyOptions AnySize(VerifyOptions options) {
   options.any_size = true;
   options.gain_least = 1.03;
+  options.waiting_steps_most = 512;
+  options.trial_run = 4;
+  options.retry_run = 16;
   options.draft_cost = {.base_us = 100, .row_us = 100};
   return options;
 }
@@ -145,8 +169,9 @@ class VerifyPlanner {
   VerifyPlanner(const VerifyOptions& options, CostCurve& forward);
 
   // Budget of step `step` for so many decoding sequences, `drafting` of them not quenched, and at most so many rows.
-  // Uses reports of steps up to step - 2.
-  [[nodiscard]] VerifyBudget Next(StepId step, int sequences, int drafting, int rows_most);
+  // Uses reports of steps up to step - 2. Found drafts want VerifyOptions::any_size.
+  [[nodiscard]] VerifyBudget Next(StepId step, int sequences, int drafting, int rows_most,
+                                  std::span<const float> found = {});
 
   // What a step came to: survivals of the drafts proposed in it, `per_sequence` for each that had some, and times.
   void Report(StepId step, std::span<const float> survivals, int per_sequence, const VerifyCost::Measured& measured);
@@ -155,15 +180,18 @@ class VerifyPlanner {
   [[nodiscard]] double Saved(std::int64_t sequences, std::int64_t tokens, const VerifyCost::Measured& measured) const;
 
   // What a step without prompt rows came to, after Report: what drafts bring is not only predicted but seen, and where
-  // steps with them have been slower for their tokens than steps without, they wait, whatever the prediction says.
-  void Judge(std::int64_t sequences, std::int64_t tokens, const VerifyCost::Measured& measured);
+  // steps with them have been slower for their tokens than steps without, they wait, whatever the prediction says, but
+  // for trials. `drafting`: sequences that had drafts from a draft pass; steps in which few of many had say nothing
+  // here. `found`: of the drafts that were verified, those that were found.
+  void Judge(std::int64_t sequences, std::int64_t drafting, std::int64_t found, std::int64_t tokens,
+             const VerifyCost::Measured& measured);
 
   // Steps before a trial in which drafts are made ready (a draft head's rings are kept), so that the trial finds them
   // as good as they are.
   static constexpr int kReadyBefore = 48;
   // Whether the next steps may propose drafts at all, and for the sequence.
   [[nodiscard]] bool DraftsSoon() const {
-    return last_.drafts > 0 || !knows_survivals() || trial_gap_ - since_trial_ <= kReadyBefore;
+    return last_.drafting > 0 || !knows_survivals() || trial_left_ > 0 || trial_gap_ - since_trial_ <= kReadyBefore;
   }
   [[nodiscard]] static bool DraftsSoon(const QuenchState& sequence) { return sequence.rest <= kReadyBefore; }
 
@@ -180,13 +208,25 @@ class VerifyPlanner {
     SurvivalCurve curve;
     SurvivalClasses classes;
   };
+  // Tokens of steps, as plain steps in their time as predicted: of steps with a draft pass, of those with found drafts
+  // alone, and of those without drafts.
+  struct Worth {
+    double drafted = 1, found = 1, plain = 1;
+  };
+  [[nodiscard]] static std::size_t WorthClass(std::int64_t sequences);
   // What so many drafts bring and cost.
-  [[nodiscard]] VerifyBudget Priced(int drafts, int sequences, int drafting) const;
-  // The same for plans of PlanDepth.
-  [[nodiscard]] VerifyBudget PricedDepth(int depth, float least, int sequences, int drafting, int most) const;
-  [[nodiscard]] VerifyBudget TryDepth(const VerifyBudget& best, int sequences, int drafting, int most);
+  [[nodiscard]] VerifyBudget Priced(int drafts, const DraftLoad& load) const;
+  // The same for plans of PlanDepth; `drafting` may be fewer than the load's.
+  [[nodiscard]] VerifyBudget PricedDepth(int depth, float least, int drafting, const DraftLoad& load) const;
+  // The best without a draft pass: none, or of the found ones those that pay.
+  [[nodiscard]] VerifyBudget WithoutPass(const DraftLoad& load);
+  [[nodiscard]] VerifyBudget TryDepth(const VerifyBudget& best, const DraftLoad& load);
+  // The trial while drafts wait; `predicted`: the best that the prediction knows.
+  [[nodiscard]] VerifyBudget TryWaiting(const VerifyBudget& predicted, const DraftLoad& load) const;
   [[nodiscard]] bool knows_survivals() const { return averaged_ > 0; }
-  [[nodiscard]] VerifyBudget Try(const VerifyBudget& best, int sequences, int drafting, int most);
+  // Whether the last step was one of the first with drafts after a pause.
+  [[nodiscard]] bool cold() const;
+  [[nodiscard]] VerifyBudget Try(const VerifyBudget& best, const DraftLoad& load);
 
   VerifyOptions options_;
   VerifyCost cost_;
@@ -195,13 +235,16 @@ class VerifyPlanner {
   int averaged_ = 0;             // reports in it
   std::array<Seen, 4> waiting_;  // newer ones
   VerifyBudget last_;            // chosen for its own sake
-  double drafted_worth_ = 1;     // tokens of steps with drafts, as plain steps in their time
-  double plain_worth_ = 1;       // the same of steps without
+  std::array<Worth, 16> worth_;  // by octave of the sequences
+  int drafted_in_row_ = 0;       // steps with drafts since the last pause
+  int plain_in_row_ = 0;         // steps without
   double row_price_ = 0;         // of a verified draft at the last budget
   double draft_price_ = 0;       // of drafting for one sequence
   int since_trial_ = 0;
+  int trial_left_ = 0;  // steps of the trial that runs
   int trial_gap_;
   int trials_ = 0;
+  int found_waits_ = 0;  // steps
 };
 
 }  // namespace galley::sched

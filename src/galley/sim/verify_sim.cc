@@ -146,7 +146,7 @@ double PlannedThroughput(const VerifyCase& setting) {
     sched::StepId step;
     std::vector<float> survivals;
     int depth;
-    std::int64_t tokens;
+    std::int64_t drafting, tokens;
     sched::VerifyCost::Measured measured;
   };
   std::optional<Done> in_flight;
@@ -164,7 +164,7 @@ double PlannedThroughput(const VerifyCase& setting) {
     // The step before has ended by now.
     if (in_flight) {
       planner.Report(in_flight->step, in_flight->survivals, in_flight->depth, in_flight->measured);
-      planner.Judge(setting.sequences, in_flight->tokens, in_flight->measured);
+      planner.Judge(setting.sequences, in_flight->drafting, 0, in_flight->tokens, in_flight->measured);
     }
     if (static_cast<int>(drafting.size()) > budget.drafting) {
       // As the executor does: another part each time.
@@ -187,7 +187,11 @@ double PlannedThroughput(const VerifyCase& setting) {
       tokens += accepted;
       rows += lengths[i];
     }
-    in_flight = Done{step, world.survivals(), depth, tokens - tokens_before,
+    in_flight = Done{step,
+                     world.survivals(),
+                     depth,
+                     static_cast<std::int64_t>(drafting.size()),
+                     tokens - tokens_before,
                      world.Time(step, rows, static_cast<int>(drafting.size()), depth)};
     us += Total(in_flight->measured);
     world.Renew(step, [&](int i) { quench[static_cast<std::size_t>(i)] = {}; });

@@ -92,11 +92,11 @@ TEST(LoadedModel, CopiedWeightsAreTheFiles) {
 
 TEST(LoadedModel, IsEndedByTheAnswerNo) {
   // Before the files are read, as that begins, and on the way.
-  for (const auto& [done_min, total_min] : {std::pair(0u, 0u), std::pair(0u, 1u), std::pair(1u, 1u)}) {
+  for (const auto& least : {std::pair(0u, 0u), std::pair(0u, 1u), std::pair(1u, 1u)}) {
     bool refused = false;
     const auto ended = Load(true, [&](std::uint64_t done, std::uint64_t total) {
       EXPECT_FALSE(refused);
-      refused = done >= done_min && total >= total_min;
+      refused = done >= least.first && total >= least.second;
       return !refused;
     });
     ASSERT_FALSE(ended);

@@ -249,7 +249,7 @@ class FailingLoad : public testing::Test {
   FailingLoad() { model_.wanted.push_back({model_.files[0].mapped.data(), kBytes, 1}); }
   Status Load(WeightReader::ReadCall call, const Progress& progress = {}) {
     const WeightReader files(model_.files, call);
-    const Status status = ReadWeights(PlanReads(model_.wanted, model_.files, kBuffer), files, sink_, 3, progress);
+    Status status = ReadWeights(PlanReads(model_.wanted, model_.files, kBuffer), files, sink_, 3, progress);
     sink_.ExpectEverythingReleased();
     return status;
   }

@@ -50,14 +50,14 @@ Result<AnswerSettings> ReadAnswerSettings(const options::Values& values) {
   return settings;
 }
 
-Result<engine::GeneratorOptions> ReadGeneratorOptions(const options::Values& values,
-                                                      const std::filesystem::path& model_dir) {
+Result<engine::GeneratorOptions> ReadGeneratorOptions(Context& context, const std::filesystem::path& model_dir) {
+  const options::Values& values = context.values;
   engine::GeneratorOptions options;
   ASSIGN_OR_RETURN(options.speculation, ReadSpeculation(values));
   options.model_dir = model_dir;
   options.prefill_chunk = static_cast<int>(values.Int("prefill-chunk"));
   options.max_seq_len = values.Int("max-seq-len");
-  RETURN_IF_ERROR(ReadDevice(values, options));
+  RETURN_IF_ERROR(ReadDevice(context, options));
   if (values.String("decoder-truncation") == "compact")
     options.decoder_keep = static_cast<int>(values.Int("decoder-keep"));
   return options;

@@ -29,7 +29,7 @@ struct AnswerSettings {
 [[nodiscard]] Result<AnswerSettings> ReadAnswerSettings(const options::Values& values);
 [[nodiscard]] std::uint64_t DrawSeed();
 
-[[nodiscard]] Result<engine::GeneratorOptions> ReadGeneratorOptions(const options::Values& values,
+[[nodiscard]] Result<engine::GeneratorOptions> ReadGeneratorOptions(Context& context,
                                                                     const std::filesystem::path& model_dir);
 
 enum class Part { kReasoning, kAnswer };

@@ -99,7 +99,7 @@ Result<Settings> ReadSettings(Context& context) {
   engine::EngineOptions& engine = settings.engine;
   ASSIGN_OR_RETURN(engine.model_dir, ModelDir(context));
   RETURN_IF_ERROR(CheckWeights(context, engine.model_dir));
-  RETURN_IF_ERROR(ReadDevice(values, engine));
+  RETURN_IF_ERROR(ReadDevice(context, engine));
   engine.backend = engine::BackendName(engine.backend);
   engine.max_seqs = std::ranges::max(settings.concurrency);
   engine.step_rows_max = static_cast<int>(values.Int("step-rows"));

@@ -88,7 +88,7 @@ Result<int> RunCalibrate(Context& context) {
 
   engine::EngineOptions options;
   options.model_dir = model_dir;
-  RETURN_IF_ERROR(ReadDevice(values, options));
+  RETURN_IF_ERROR(ReadDevice(context, options));
   options.max_seqs = 8;
   engine::RoundsRequest request;
   request.tokens = static_cast<int>(values.Int("max-tokens"));

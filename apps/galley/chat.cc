@@ -270,7 +270,7 @@ Result<int> RunChat(Context& context) {
   ASSIGN_OR_RETURN(AnswerSettings settings, ReadAnswerSettings(context.values));
   ASSIGN_OR_RETURN(const std::filesystem::path model_dir, ModelDir(context));
   RETURN_IF_ERROR(CheckWeights(context, model_dir));
-  ASSIGN_OR_RETURN(const engine::GeneratorOptions options, ReadGeneratorOptions(context.values, model_dir));
+  ASSIGN_OR_RETURN(const engine::GeneratorOptions options, ReadGeneratorOptions(context, model_dir));
   ASSIGN_OR_RETURN(const auto generator, context.make_generator(options));
   ChatSession session(context, *generator, std::move(settings));
   RETURN_IF_ERROR(session.Run());

@@ -130,7 +130,7 @@ Result<int> RunDump(Context& context) {
   if (!out.empty()) RETURN_IF_ERROR(CheckWritable(out));
   ASSIGN_OR_RETURN(options.model_dir, ModelDir(context));
   RETURN_IF_ERROR(CheckWeights(context, options.model_dir));
-  RETURN_IF_ERROR(ReadDevice(values, options));
+  RETURN_IF_ERROR(ReadDevice(context, options));
   options.chunk = static_cast<int>(values.Int("chunk"));
   options.truncate_decoder = static_cast<int>(values.Int("truncate-decoder"));
   options.greedy = static_cast<int>(values.Int("greedy"));

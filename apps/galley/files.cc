@@ -202,14 +202,14 @@ Status CheckWeights(Context& context, const std::filesystem::path& model_dir) {
 
 Status CheckPlacement(const options::Values& values) {
   if (values.String("backend") != "cuda") return {};
-  for (const std::string_view option : {"experts", "engram"}) {
-    if (values.String(option) == "device") continue;
+  const auto refuse = [&](std::string_view option, std::string_view instead) {
     return Err(ErrorCode::kUnsupported,
-               fmt::format("{} is not possible with the cuda backend, which has all weights on the device; use "
-                           "--{} device, or --backend cpu",
-                           values.String(option), option),
+               fmt::format("{} is not possible with the cuda backend; use --{} {}, or --backend cpu",
+                           values.String(option), option, instead),
                std::string(option));
-  }
+  };
+  if (values.String("experts") != "device") return refuse("experts", "device");
+  if (values.String("engram") == "disk") return refuse("engram", "device or host");
   return {};
 }
 

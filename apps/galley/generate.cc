@@ -152,7 +152,7 @@ Result<int> RunGenerate(Context& context) {
 
   ASSIGN_OR_RETURN(const std::filesystem::path model_dir, ModelDir(context));
   RETURN_IF_ERROR(CheckWeights(context, model_dir));
-  ASSIGN_OR_RETURN(const engine::GeneratorOptions generator_options, ReadGeneratorOptions(values, model_dir));
+  ASSIGN_OR_RETURN(const engine::GeneratorOptions generator_options, ReadGeneratorOptions(context, model_dir));
   ASSIGN_OR_RETURN(auto generator, context.make_generator(generator_options));
   AnswerRequest request;
   ASSIGN_OR_RETURN(request.prompt_ids, Encode(values, std::move(prompt), *generator));

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <system_error>
 #include <thread>
@@ -20,6 +20,7 @@
 #include "galley/serve/page/page.h"
 #include "galley/serve/service.h"
 #include "galley/text/utf8.h"
+#include "gate.h"
 #include "stop_signal.h"
 
 namespace galley::app {
@@ -34,11 +35,12 @@ std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1e3));
 }
 
-Result<engine::EngineOptions> EngineOptionsOf(const options::Values& values, const std::filesystem::path& model_dir) {
+Result<engine::EngineOptions> EngineOptionsOf(Context& context, const std::filesystem::path& model_dir) {
+  const options::Values& values = context.values;
   engine::EngineOptions options;
   ASSIGN_OR_RETURN(options.speculation, ReadSpeculation(values));
   options.model_dir = model_dir;
-  RETURN_IF_ERROR(ReadDevice(values, options));
+  RETURN_IF_ERROR(ReadDevice(context, options));
   options.max_seq_len = values.Int("max-seq-len");
   options.max_seqs = static_cast<int>(values.Int("max-seqs"));
   options.step_rows_max = static_cast<int>(values.Int("step-rows"));
@@ -157,27 +159,22 @@ Result<serve::ServiceOptions> ServiceOptionsOf(const options::Values& values, co
   return options;
 }
 
-// Stands for the service until it is there: the server listens before a large model is loaded, so that a port that is
-// taken is known at once and nobody else takes it meanwhile.
-class Gate {
- public:
-  void Open(serve::Service& service) { service_ = &service; }
-
-  void Handle(const std::shared_ptr<const net::HttpRequest>& request, const std::shared_ptr<net::Responder>& reply) {
-    if (serve::Service* service = service_) return service->Handle(request, reply);
-    if (request->path == "/live")
-      return reply->Send({.status = 200, .headers = {{"Content-Type", "text/plain; charset=utf-8"}}, .body = "ok\n"});
-    net::HttpResponse loading = net::ErrorResponse(503, "the model is being loaded");
-    loading.headers.Add("Retry-After", "5");
-    reply->Send(std::move(loading));
-  }
-  void NoteRejection(std::string_view peer, int status, std::string_view reason) {
-    if (serve::Service* service = service_) service->NoteRejection(peer, status, reason);
-  }
-
- private:
-  std::atomic<serve::Service*> service_ = nullptr;
-};
+// Shows how far loading is, as lines of the log where there is one; false once the server is to stop.
+io::Progress WatchLoading(Gate& gate, const StopSignal& stop, Terminal& terminal,
+                          const std::function<void(std::string)>& log) {
+  return [&gate, &stop, &terminal, log](std::uint64_t done, std::uint64_t total) {
+    if (const std::optional<LoadState> state = gate.Note(done, total)) {
+      if (log) {
+        log(DumpJson(ToJson(*state, serve::LogHead("loading"))));
+      } else if (terminal.err_is_tty()) {
+        terminal.Progress(ToLine(*state));
+      } else {
+        terminal.Note(ToLine(*state));
+      }
+    }
+    return !stop.requested();
+  };
+}
 
 void PrintBanner(Context& context, const engine::Engine& engine, const net::HttpServer& server,
                  const serve::ServiceOptions& options, const std::filesystem::path& model_dir, bool open) {
@@ -237,15 +234,22 @@ Result<int> RunServe(Context& context) {
   ASSIGN_OR_RETURN(const auto server, net::HttpServer::Create(server_options, std::bind_front(&Gate::Handle, &gate)));
   RETURN_IF_ERROR(CheckWeights(context, model_dir));
 
-  ASSIGN_OR_RETURN(const engine::EngineOptions engine_options, EngineOptionsOf(values, model_dir));
-  ASSIGN_OR_RETURN(const auto engine, engine::Engine::Create(engine_options));
+  ASSIGN_OR_RETURN(engine::EngineOptions engine_options, EngineOptionsOf(context, model_dir));
+  const StopSignal stop;
+  engine_options.on_load = WatchLoading(gate, stop, context.terminal, options.log);
+  auto loaded = engine::Engine::Create(engine_options);
+  context.terminal.Progress("");
+  if (!loaded && loaded.error().code == ErrorCode::kCancelled && stop.requested()) {
+    context.terminal.Note("stopped before the model was loaded");
+    return kExitOk;
+  }
+  ASSIGN_OR_RETURN(const auto engine, std::move(loaded));
   options.info = InfoJson(*engine, values);
   const bool open = keys.open();
   ASSIGN_OR_RETURN(const auto port,
                    serve::PortOf(*engine, engine->config().eos_token_id, engine->config().vocab_size,
                                  static_cast<std::size_t>(engine_options.grammar_cache), grammar_limits));
   serve::Service service(*port, options, std::move(keys));
-  const StopSignal stop;
   gate.Open(service);
   PrintBanner(context, *engine, *server, options, model_dir, open);
   (void)stop.Wait();

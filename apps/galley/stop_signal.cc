@@ -46,6 +46,10 @@ StopSignal::~StopSignal() {
   if (descriptor >= 0) close(descriptor);
 }
 
+bool StopSignal::requested() const {
+  return first_signal != 0;
+}
+
 int StopSignal::Wait() const {
   pollfd wait{stop_descriptor, POLLIN, 0};
   while (first_signal == 0) (void)poll(&wait, 1, -1);

@@ -15,6 +15,7 @@ class StopSignal {
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
+  [[nodiscard]] bool requested() const;
   // Blocks until the first signal and returns its number.
   [[nodiscard]] int Wait() const;
 };

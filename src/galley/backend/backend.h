@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "galley/backend/ops.h"
-#include "galley/backend/weight_file.h"
 #include "galley/base/error.h"
+#include "galley/io/weight_file.h"
 #include "galley/tensor/tensor_view.h"
 
 namespace galley::backend {
@@ -61,7 +61,8 @@ class Backend {
   [[nodiscard]] virtual std::uint64_t allocated_bytes() const { return 0; }
   [[nodiscard]] virtual std::int64_t allocations() const { return 0; }
   // Device address of a weight's bytes, valid as long as both the backend and the view's owner live. A backend that can
-  // read host memory returns the view's own address.
+  // read host memory returns the view's own address. Bytes of files that UseFiles has named may come no sooner than
+  // with FinishUploads; others are there at once.
   [[nodiscard]] virtual Result<const void*> Upload(const TensorView& weight) = 0;
   // The same for Weight::data: a backend may keep a matrix in an order of its own, which only its products read.
   [[nodiscard]] virtual Result<const void*> UploadMatrix(const TensorView& weight) { return Upload(weight); }
@@ -69,8 +70,13 @@ class Backend {
   [[nodiscard]] virtual Result<const void*> UploadScales(const TensorView& scales, const TensorView&) {
     return Upload(scales);
   }
-  // Where the weights that Upload will be given lie on disk; valid as long as they are.
-  virtual void UseFiles(std::span<const WeightFile>) {}
+  // And for tables of which a step gathers few rows (EngramGatherArgs), which may lie where reading is slow.
+  [[nodiscard]] virtual Result<const void*> UploadTable(const TensorView& table) { return Upload(table); }
+  // Where the weights that Upload will be given lie on disk, valid as long as they are; FinishUploads tells `progress`.
+  virtual void UseFiles(std::span<const io::WeightFile>, const io::Progress&) {}
+  // Reads what uploads have left to be read, all at once and in the files' order. No op may run before. Errors: those
+  // of io::ReadWeights, kDevice, kResourceExhausted.
+  [[nodiscard]] virtual Status FinishUploads() { return {}; }
   [[nodiscard]] virtual Status CopyToDevice(void* device, const void* host, std::size_t bytes) = 0;
   [[nodiscard]] virtual Status CopyToHost(void* host, const void* device, std::size_t bytes) = 0;
   // From device memory to device memory; ranges do not overlap.

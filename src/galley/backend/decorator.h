@@ -28,7 +28,11 @@ class BackendDecorator : public Backend {
   [[nodiscard]] Result<const void*> UploadScales(const TensorView& scales, const TensorView& matrix) override {
     return inner_->UploadScales(scales, matrix);
   }
-  void UseFiles(std::span<const WeightFile> files) override { inner_->UseFiles(files); }
+  [[nodiscard]] Result<const void*> UploadTable(const TensorView& table) override { return inner_->UploadTable(table); }
+  void UseFiles(std::span<const io::WeightFile> files, const io::Progress& progress) override {
+    inner_->UseFiles(files, progress);
+  }
+  [[nodiscard]] Status FinishUploads() override { return inner_->FinishUploads(); }
   [[nodiscard]] Status CopyToDevice(void* device, const void* host, std::size_t bytes) override {
     return inner_->CopyToDevice(device, host, bytes);
   }

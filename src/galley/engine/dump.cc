@@ -375,6 +375,7 @@ Result<TensorMap> Dump(const DumpOptions& options) {
                                       .cuda_graphs = options.cuda_graphs,
                                       .weight_cache = options.weight_cache,
                                       .engram_on_disk = options.engram_on_disk,
+                                      .engram_on_host = options.engram_on_host,
                                       .threads = options.threads,
                                       .rows_max = options.chunk > 0 ? std::min(options.chunk, length) : length,
                                       .logit_rows_max = kLogitRows,
@@ -383,7 +384,8 @@ Result<TensorMap> Dump(const DumpOptions& options) {
                                       .drafts = options.drafts != 0,
                                       .window_places = options.official_window ? length : 0,
                                       .max_seq_len = 0,
-                                      .longest = static_cast<std::int64_t>(options.ids.size()) + continuation}));
+                                      .longest = static_cast<std::int64_t>(options.ids.size()) + continuation,
+                                      .on_load = options.on_load}));
   RETURN_IF_ERROR(CheckIds(options, loaded));
   return Dumper(loaded, options).Run();
 }

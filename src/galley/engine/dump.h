@@ -11,6 +11,7 @@
 
 #include "galley/base/error.h"
 #include "galley/base/strong_id.h"
+#include "galley/io/weight_file.h"
 #include "galley/tensor/tensor_view.h"
 
 namespace galley::engine {
@@ -36,15 +37,17 @@ struct DumpOptions {
   std::int64_t expert_memory = -1;          // LoadOptions::expert_memory
   bool cuda_graphs = true;                  // LoadOptions::cuda_graphs
   bool engram_on_disk = false;              // LoadOptions::engram_on_disk
+  bool engram_on_host = false;              // LoadOptions::engram_on_host
   std::filesystem::path weight_cache = {};  // LoadOptions::weight_cache
   std::string isa = "auto";                 // instruction set of the cpu backend
   int threads = 0;
-  int chunk = 0;             // rows of a prefill step; 0: the whole prompt in one step
-  int truncate_decoder = 0;  // > 0: a second run with the decoder on the last rows only, as tensors replay.*
-  int greedy = 32;           // length of the greedy continuation
-  int drafts = -1;           // positions of the continuation at which the draft head is run, as tensors dspark.*;
-                             // -1: as the golden files have it, 4 or, for at most 8 ids, 2
-  int replay_greedy = 16;    // the same after the truncated prefill
+  io::Progress on_load = {};  // LoadOptions::on_load
+  int chunk = 0;              // rows of a prefill step; 0: the whole prompt in one step
+  int truncate_decoder = 0;   // > 0: a second run with the decoder on the last rows only, as tensors replay.*
+  int greedy = 32;            // length of the greedy continuation
+  int drafts = -1;            // positions of the continuation at which the draft head is run, as tensors dspark.*;
+                              // -1: as the golden files have it, 4 or, for at most 8 ids, 2
+  int replay_greedy = 16;     // the same after the truncated prefill
   // Attention lists as the official prefill has them, which for prompts shorter than the window differs from what the
   // engine runs (AttentionArgs::window_places). Longer prompts are the same either way.
   bool official_window = true;

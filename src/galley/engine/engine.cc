@@ -80,6 +80,7 @@ LoadOptions LoadOptionsFor(const EngineOptions& options, const Resolved& resolve
           .cuda_graphs = options.cuda_graphs,
           .weight_cache = options.weight_cache,
           .engram_on_disk = options.engram_on_disk,
+          .engram_on_host = options.engram_on_host,
           .threads = options.threads,
           .rows_max = options.step_rows_max,
           .logit_rows_max = options.max_seqs * (1 + speculation.draft_tokens),
@@ -93,6 +94,7 @@ LoadOptions LoadOptionsFor(const EngineOptions& options, const Resolved& resolve
           .longest = 0,
           .snapshots = options.snapshots,
           .memory_limit = options.memory_limit,
+          .on_load = options.on_load,
           .wrap_backend = options.wrap_backend};
 }
 

@@ -22,6 +22,7 @@
 #include "galley/engine/memory_plan.h"
 #include "galley/engine/speculation.h"
 #include "galley/engine/stop_strings.h"  // limits of stop_strings and banned_words
+#include "galley/io/weight_file.h"
 #include "galley/kv/block_key.h"
 #include "galley/kv/replay.h"
 #include "galley/sched/scheduler.h"
@@ -38,6 +39,7 @@ struct EngineOptions {
   std::int64_t expert_memory = -1;          // LoadOptions::expert_memory
   bool cuda_graphs = true;                  // LoadOptions::cuda_graphs
   bool engram_on_disk = false;              // LoadOptions::engram_on_disk
+  bool engram_on_host = false;              // LoadOptions::engram_on_host
   std::filesystem::path weight_cache = {};  // LoadOptions::weight_cache
   std::string isa = "auto";                 // instruction set of the cpu backend
   int threads = 0;                          // of the backend; 0: as many as the process may use
@@ -53,6 +55,9 @@ struct EngineOptions {
   int queue_max = 4096;
   SpeculationOptions speculation;
   std::int64_t memory_limit = 0;  // bytes that the memory plan may take; 0: what the process may use
+  // Told how much of the weights has been copied, if the backend copies them, and (0, 0) before; false ends Create with
+  // kCancelled. Runs on the thread that calls Create.
+  io::Progress on_load = {};
   // Puts something around the backend, for tests and tracing; empty: nothing.
   std::function<std::unique_ptr<backend::Backend>(std::unique_ptr<backend::Backend>)> wrap_backend = {};
   bool synchronous = false;  // plan a step only when the one before has ended; same tokens, for debugging

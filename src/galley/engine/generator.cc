@@ -160,6 +160,7 @@ Result<std::unique_ptr<Generator>> Generator::Create(const GeneratorOptions& opt
   engine.cuda_graphs = options.cuda_graphs;
   engine.engram_on_disk = options.engram_on_disk;
   engine.weight_cache = options.weight_cache;
+  engine.engram_on_host = options.engram_on_host;
   engine.threads = options.threads;
   engine.max_seq_len = options.max_seq_len;
   engine.max_seqs = 1;
@@ -167,6 +168,7 @@ Result<std::unique_ptr<Generator>> Generator::Create(const GeneratorOptions& opt
   engine.replay = kv::ReplayMode::kExact;
   engine.decoder_keep = options.decoder_keep;
   engine.speculation = options.speculation;
+  engine.on_load = options.on_load;
   ASSIGN_OR_RETURN(std::unique_ptr<Engine> made, Engine::Create(engine));
   const std::int64_t max_seq_len = made->max_seq_len();
   return std::unique_ptr<Generator>(std::make_unique<EngineGenerator>(std::move(made), max_seq_len));

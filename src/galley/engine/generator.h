@@ -14,6 +14,7 @@
 #include "galley/base/strong_id.h"
 #include "galley/engine/constraint.h"
 #include "galley/engine/speculation.h"
+#include "galley/io/weight_file.h"
 #include "galley/model/config.h"
 
 namespace galley::text {
@@ -85,9 +86,11 @@ struct GeneratorOptions {
   std::int64_t expert_memory = -1;          // LoadOptions::expert_memory
   bool cuda_graphs = true;                  // LoadOptions::cuda_graphs
   bool engram_on_disk = false;              // LoadOptions::engram_on_disk
+  bool engram_on_host = false;              // LoadOptions::engram_on_host
   std::filesystem::path weight_cache = {};  // LoadOptions::weight_cache
   std::string isa = "auto";                 // instruction set of the cpu backend
   SpeculationOptions speculation = {};      // drafts change how fast tokens come, not which
+  io::Progress on_load = {};                // EngineOptions::on_load
 };
 
 class Generator {

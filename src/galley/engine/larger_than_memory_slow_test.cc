@@ -156,7 +156,7 @@ double ReadSlice(const std::filesystem::path& path, std::size_t begin) {
   std::vector<std::thread> threads;
   for (std::size_t t = 0; t < kThreads; ++t) {
     threads.emplace_back([=] {
-      const backend::cpu::AlignedBytes buffer(kPiece);
+      const AlignedBytes buffer(kPiece);
       for (std::size_t i = t; i < kPieces; i += kThreads)
         EXPECT_EQ(pread(descriptor, buffer.data(), kPiece, static_cast<off_t>(begin + i * kPiece)),
                   static_cast<ssize_t>(kPiece));
@@ -428,7 +428,7 @@ TEST(HugeCheckpoint, HundredsOfGigabytesOpenInTwoSeconds) {
   const auto cpu = backend::cpu::CpuBackend::Create(
       {.threads = 1, .isa = "auto", .expert_memory = std::size_t{1} << 30, .engram_on_disk = true, .processors = {}});
   ASSERT_TRUE(cpu);
-  (*cpu)->UseFiles(checkpoint->files());
+  (*cpu)->UseFiles(checkpoint->files(), {});
   const auto model =
       model::Model::Create(*checkpoint, ids, **cpu, {.rows_max = 1, .sequences_max = 1, .seq_len_max = 1024});
   ASSERT_TRUE(model) << model.error().ToString();

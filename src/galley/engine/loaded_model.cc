@@ -56,7 +56,8 @@ constexpr BackendEntry kBackends[] = {
 #ifdef GALLEY_CUDA
     {"cuda", false,
      [](const LoadOptions& options, std::size_t) {
-       return backend::MakeCudaBackend({.device = 0, .graphs = options.cuda_graphs});
+       return backend::MakeCudaBackend(
+           {.device = 0, .graphs = options.cuda_graphs, .engram_on_host = options.engram_on_host});
      }},
 #endif
 };
@@ -116,6 +117,14 @@ std::int64_t RecordedStepBytes([[maybe_unused]] const LoadOptions& options) {
   return 0;
 }
 
+// Buffers of weights on their way to a device.
+std::int64_t LoadBytes([[maybe_unused]] const LoadOptions& options) {
+#ifdef GALLEY_CUDA
+  if (BackendName(options.backend) == "cuda") return static_cast<std::int64_t>(backend::kCudaLoadBytes);
+#endif
+  return 0;
+}
+
 Result<std::int64_t> SequenceLength(std::int64_t asked, std::int64_t trained) {
   RETURN_IF_ERROR(CheckRange("max-seq-len", asked, 0, kSeqLenMax));
   if (asked == 1)
@@ -167,6 +176,7 @@ Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) 
                    .recorded_step_bytes = RecordedStepBytes(options),
                    .on_host = BackendName(options.backend) != "cuda",
                    .reads_weights_ahead = backend != nullptr && backend->keeps_experts_on_disk,
+                   .load_bytes = LoadBytes(options),
                    .engram_on_disk = options.engram_on_disk,
                    .rewind = options.rewind,
                    .grammar_cache = options.grammar_cache};
@@ -175,6 +185,10 @@ Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) 
 
 Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   RETURN_IF_ERROR(CheckRange("threads", options.threads, 0, kThreadsMax));
+  const auto go_on = [&options]() -> Status {
+    if (!options.on_load || options.on_load(0, 0)) return {};
+    return Err(ErrorCode::kCancelled, "the model was not loaded to the end");
+  };
   LoadedModel loaded;
   ASSIGN_OR_RETURN(loaded.backend_, MakeBackend(options));
   if (options.wrap_backend) loaded.backend_ = options.wrap_backend(std::move(loaded.backend_));
@@ -182,7 +196,8 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
                                                      ? model::Checkpoint::Open(options.model_dir)
                                                      : OpenWithCache(options.model_dir, options.weight_cache));
   loaded.checkpoint_ = std::make_unique<model::Checkpoint>(std::move(checkpoint));
-  loaded.backend_->UseFiles(loaded.checkpoint_->files());
+  RETURN_IF_ERROR(go_on());
+  loaded.backend_->UseFiles(loaded.checkpoint_->files(), options.on_load);
   const model::Config& config = loaded.config();
   ASSIGN_OR_RETURN(const Sizing sizing, SizeFor(options, config));
   loaded.max_seq_len_ = sizing.max_seq_len;
@@ -198,6 +213,7 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
     ASSIGN_OR_RETURN(compressed_ids, text::CompressedIdsFor(*loaded.tokenizer_, config.vocab_size,
                                                             config.engram.compressed_vocab_size));
   }
+  RETURN_IF_ERROR(go_on());
   ASSIGN_OR_RETURN(loaded.model_,
                    model::Model::Create(*loaded.checkpoint_, compressed_ids, *loaded.backend_, sizing.memory.model));
   ASSIGN_OR_RETURN(model::StateStorage state,

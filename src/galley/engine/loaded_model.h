@@ -11,6 +11,7 @@
 #include "galley/backend/backend.h"
 #include "galley/base/error.h"
 #include "galley/engine/memory_plan.h"
+#include "galley/io/weight_file.h"
 #include "galley/model/checkpoint.h"
 #include "galley/model/dsv4/model.h"
 #include "galley/model/dsv4/state.h"
@@ -28,8 +29,9 @@ struct LoadOptions {
   std::filesystem::path weight_cache = {};  // OpenWithCache; empty: weights are read from the model's own files
   // Engram's tables count for nothing in the memory plan, and a step's rows are asked for when its tokens are known.
   bool engram_on_disk = false;
-  int threads = 0;     // 0: as many as the process may use
-  int rows_max = 256;  // rows of the largest step
+  bool engram_on_host = false;  // of the cuda backend: the tables are in pinned main memory
+  int threads = 0;              // 0: as many as the process may use
+  int rows_max = 256;           // rows of the largest step
   int logit_rows_max = 1;
   int sequences_max = 1;           // of one step; as many slots are made
   int blocks = 0;                  // history blocks; 0: enough for every slot at full length
@@ -41,6 +43,7 @@ struct LoadOptions {
   std::int64_t longest = 0;        // no sequence will be longer, so memory for more is not taken; 0: not known
   int snapshots = 0;               // places for saved slots that the caller will take from the backend
   std::int64_t memory_limit = 0;   // bytes that the plan may take; 0: what the process may use
+  io::Progress on_load = {};       // EngineOptions::on_load
   // EngineOptions::wrap_backend
   std::function<std::unique_ptr<backend::Backend>(std::unique_ptr<backend::Backend>)> wrap_backend = {};
 };
@@ -57,7 +60,7 @@ class LoadedModel {
  public:
   // Errors: those of Checkpoint::Open and Tokenizer::Load; kInvalidArgument (an option out of range, a tokenizer that
   // does not belong to the model); kUnsupported (a backend that this build has not); kResourceExhausted (the memory
-  // plan does not fit, with numbers; nothing has been loaded then).
+  // plan does not fit, with numbers; nothing has been loaded then); kCancelled (on_load); those of reading weights.
   [[nodiscard]] static Result<LoadedModel> Load(const LoadOptions& options);
 
   [[nodiscard]] const model::Config& config() const { return checkpoint_->config(); }

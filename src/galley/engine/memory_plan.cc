@@ -198,6 +198,8 @@ Result<MemoryPlan> PlanMemory(const model::Config& config, const MemoryOptions& 
   if (options.recorded_step_bytes > 0)
     plan.items.push_back(
         {MemoryKind::kTables, "recorded decode steps (--cuda-graphs)", 1, options.recorded_step_bytes});
+  if (options.load_bytes > 0)
+    plan.items.push_back({MemoryKind::kTables, "buffers that weights are loaded through", 1, options.load_bytes});
   plan.items.push_back({MemoryKind::kBlocks, "blocks", options.blocks, block});
   plan.items.push_back({MemoryKind::kSlots, "slots", options.slots, slot});
   if (options.snapshots > 0)

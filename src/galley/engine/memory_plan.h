@@ -24,6 +24,7 @@ struct MemoryOptions {
   std::int64_t recorded_step_bytes = 0;  // that a backend may take for decode steps it records and replays
   bool on_host = true;                   // in the memory of the process
   bool reads_weights_ahead = false;      // the backend can leave experts on disk and asks for rows before it needs them
+  std::int64_t load_bytes = 0;           // that a backend takes while it loads weights
   bool engram_on_disk = false;           // rows of its tables are read when tokens ask for them
   model::RewindRows rewind = {};         // deepens slots and snapshots
   std::int64_t grammar_cache = 0;        // for compiled grammars that are kept

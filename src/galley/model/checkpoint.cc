@@ -53,8 +53,8 @@ const std::filesystem::path& Checkpoint::dir() const {
   return impl_->dir;
 }
 
-std::vector<backend::WeightFile> Checkpoint::files() const {
-  std::vector<backend::WeightFile> files;
+std::vector<io::WeightFile> Checkpoint::files() const {
+  std::vector<io::WeightFile> files;
   for (const io::ShardFile& shard : impl_->shards.files)
     files.push_back({shard.file.bytes(), impl_->dir / shard.name});  // a whole path stands for itself
   return files;

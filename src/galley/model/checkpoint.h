@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "galley/backend/weight_file.h"
 #include "galley/base/error.h"
+#include "galley/io/weight_file.h"
 #include "galley/model/config.h"
 #include "galley/tensor/tensor_view.h"
 
@@ -32,7 +32,7 @@ class Checkpoint {
   [[nodiscard]] const Config& config() const;
   [[nodiscard]] const std::filesystem::path& dir() const;
   // Its tensor files. Paths are those that were opened.
-  [[nodiscard]] std::vector<backend::WeightFile> files() const;
+  [[nodiscard]] std::vector<io::WeightFile> files() const;
   // The tensor of that name; an empty view when there is none, which for names of the implied list cannot happen.
   [[nodiscard]] TensorView Find(std::string_view name) const;
 

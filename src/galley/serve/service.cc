@@ -40,13 +40,7 @@ std::int64_t UnixTime() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// How every line of the log begins.
-Json LogHead(std::string_view event) {
-  const auto unix_ms =
-      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch());
-  return Json::MakeObject({{"time_ms", static_cast<std::int64_t>(unix_ms.count())}, {"event", event}});
-}
-Json LogHead(const Trace& trace, std::string_view peer, int key, std::string_view path) {
+Json RequestLine(const Trace& trace, std::string_view peer, int key, std::string_view path) {
   Json line = LogHead("request");
   line.Set("request_id", trace.request_id).Set("peer", peer).Set("key", key < 0 ? Json() : Json(key)).Set("path", path);
   if (!trace.traceparent.empty()) line.Set("traceparent", trace.traceparent);
@@ -74,6 +68,12 @@ net::Headers WithWarnings(net::Headers headers, const PreparedRequest& prepared)
 }
 
 }  // namespace
+
+Json LogHead(std::string_view event) {
+  const auto unix_ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+  return Json::MakeObject({{"time_ms", static_cast<std::int64_t>(unix_ms.count())}, {"event", event}});
+}
 
 PrepareContext Service::Impl::Context(text::Encoder& encoder, int key) {
   return {.options = options,
@@ -105,7 +105,7 @@ void Service::Impl::LogAnswer(const Call& call, int status, const ApiError* erro
   const bool probe = call.route != nullptr && call.route->open;
   if (!options.log || (probe && status < 400)) return;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - call.request->accepted;
-  Json line = LogHead(call.trace, call.request->peer, call.key, Shown(call.request->path));
+  Json line = RequestLine(call.trace, call.request->peer, call.key, Shown(call.request->path));
   line.Set("method", Shown(call.request->method)).Set("status", status).Set("total_ms", Milliseconds(took.count()));
   if (error != nullptr) {
     line.Set("error", CodeOf(*error));
@@ -204,7 +204,7 @@ void Service::Impl::Remember(Recent entry) {
 
 std::string Service::Impl::LogLine(const Asked& asked, std::string_view id, std::string_view model, bool stream,
                                    std::int64_t n, std::string_view prompts, const ExchangeReport& report) const {
-  Json line = LogHead(asked.trace, asked.peer, asked.key, asked.path);
+  Json line = RequestLine(asked.trace, asked.peer, asked.key, asked.path);
   line.Set("id", id).Set("model", model).Set("stream", stream).Set("n", n).Set("status", report.status);
   line.Set("finish", report.record.reason)
       .Set("prompt_tokens", report.record.prompt_tokens)

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "galley/net/http_server.h"
+#include "galley/protocol/json.h"
 #include "galley/serve/auth.h"
 #include "galley/serve/engine_port.h"
 #include "galley/serve/service_options.h"
@@ -47,5 +48,8 @@ class Service {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// How every line of the log begins.
+[[nodiscard]] protocol::Json LogHead(std::string_view event);
 
 }  // namespace galley::serve

@@ -53,8 +53,8 @@ Status CpuBackend::CopyToDevice(void* device, const void* host, std::size_t byte
 Status CpuBackend::CopyToHost(void* host, const void* device, std::size_t bytes) {
   return plain_.CopyToHost(host, device, bytes);
 }
-void CpuBackend::UseFiles(std::span<const WeightFile> files) {
-  if (store_ != nullptr) store_->ReadFrom(std::make_unique<WeightReader>(files));
+void CpuBackend::UseFiles(std::span<const io::WeightFile> files, const io::Progress&) {
+  if (store_ != nullptr) store_->ReadFrom(std::make_unique<io::WeightReader>(files));
 }
 Status CpuBackend::Synchronize() {
   return store_ == nullptr ? Status() : store_->TakeError();

@@ -48,7 +48,7 @@ class CpuBackend final : public Backend {
   [[nodiscard]] Status CopyToDevice(void* device, const void* host, std::size_t bytes) override;
   [[nodiscard]] Status CopyToHost(void* host, const void* device, std::size_t bytes) override;
   void CopyOnDevice(void* to, const void* from, std::size_t bytes) override;
-  void UseFiles(std::span<const WeightFile> files) override;
+  void UseFiles(std::span<const io::WeightFile> files, const io::Progress& progress) override;
   // Errors: those of reading experts (ExpertStore::TakeError).
   [[nodiscard]] Status Synchronize() override;
 

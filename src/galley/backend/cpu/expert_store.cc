@@ -41,13 +41,13 @@ std::size_t ScaleBytes(const Weight& w) {
 }
 
 std::size_t Odd(const std::byte* p) {
-  return reinterpret_cast<std::uintptr_t>(p) % kReadUnit;
+  return reinterpret_cast<std::uintptr_t>(p) % io::kReadUnit;
 }
 std::uintptr_t Down(const std::byte* p) {
-  return reinterpret_cast<std::uintptr_t>(p) / kReadUnit * kReadUnit;
+  return reinterpret_cast<std::uintptr_t>(p) / io::kReadUnit * io::kReadUnit;
 }
 std::uintptr_t Up(const std::byte* p) {
-  return (reinterpret_cast<std::uintptr_t>(p) + kReadUnit - 1) / kReadUnit * kReadUnit;
+  return (reinterpret_cast<std::uintptr_t>(p) + io::kReadUnit - 1) / io::kReadUnit * io::kReadUnit;
 }
 
 }  // namespace
@@ -59,10 +59,10 @@ std::size_t BytesOf(const ExpertWeights& expert) {
   return BytesOf(expert.w1) + BytesOf(expert.w2) + BytesOf(expert.w3);
 }
 
-ExpertStore::ExpertStore(const Options& options, std::unique_ptr<const WeightReader> files)
+ExpertStore::ExpertStore(const Options& options, std::unique_ptr<const io::WeightReader> files)
     : options_(options), files_(std::move(files)) {
   CHECK(options.budget > 0 && options.depth >= 1) << options.budget << " bytes, " << options.depth << " reads";
-  if (files_ == nullptr) files_ = std::make_unique<WeightReader>();
+  if (files_ == nullptr) files_ = std::make_unique<io::WeightReader>();
   if (options.reading == Reading::kRing) ring_ = DiskRing::Create(static_cast<unsigned>(options.depth));
   if (ring_ != nullptr) {
     readers_.emplace_back([this] { ReadWithRing(*ring_); });
@@ -80,7 +80,7 @@ ExpertStore::~ExpertStore() {
   for (std::thread& reader : readers_) reader.join();
 }
 
-void ExpertStore::ReadFrom(std::unique_ptr<const WeightReader> files) {
+void ExpertStore::ReadFrom(std::unique_ptr<const io::WeightReader> files) {
   const std::lock_guard lock(mutex_);
   CHECK(now_ == 0) << "experts are being read";
   files_ = std::move(files);
@@ -373,7 +373,7 @@ void ExpertStore::ReadWithRing(DiskRing& ring) {
     while (!stopping_ && !idle.empty()) {
       const std::optional<Piece> piece = NextPiece();
       if (!piece) break;
-      const WeightReader::Place place = files_->DirectPlace(piece->from);
+      const io::WeightReader::Place place = files_->DirectPlace(piece->from);
       if (place.descriptor < 0) {
         lock.unlock();
         const Status status = files_->Read(piece->from, piece->bytes, piece->to);

@@ -21,8 +21,8 @@
 
 #include "galley/backend/cpu/disk_ring.h"
 #include "galley/backend/cpu/scratch.h"
-#include "galley/backend/cpu/weight_reader.h"
 #include "galley/backend/ops.h"
+#include "galley/io/weight_reader.h"
 
 namespace galley::backend::cpu {
 
@@ -30,9 +30,9 @@ namespace galley::backend::cpu {
 [[nodiscard]] std::size_t BytesOf(const Weight& weight);
 [[nodiscard]] std::size_t BytesOf(const ExpertWeights& expert);
 // What an expert of so many bytes takes of the budget: each of its six arrays begins and ends on a multiple of
-// kReadUnit.
+// io::kReadUnit.
 [[nodiscard]] constexpr std::size_t ExpertRoom(std::size_t bytes) {
-  return (bytes + kReadUnit - 1) / kReadUnit * kReadUnit + std::size_t{12} * kReadUnit;
+  return (bytes + io::kReadUnit - 1) / io::kReadUnit * io::kReadUnit + std::size_t{12} * io::kReadUnit;
 }
 
 // Since the store was made.
@@ -57,13 +57,13 @@ class ExpertStore {
     Reading reading = Reading::kThreads;
   };
   // Where a ring cannot be had, threads read. Without a reader for their files experts are copied.
-  explicit ExpertStore(const Options& options, std::unique_ptr<const WeightReader> files = nullptr);
+  explicit ExpertStore(const Options& options, std::unique_ptr<const io::WeightReader> files = nullptr);
   ~ExpertStore();
   ExpertStore(const ExpertStore&) = delete;
   ExpertStore& operator=(const ExpertStore&) = delete;
 
   // Where experts are read from now on. Before the first Start.
-  void ReadFrom(std::unique_ptr<const WeightReader> files);
+  void ReadFrom(std::unique_ptr<const io::WeightReader> files);
   // Starts reading what is missing of `needed`, before everything else, and keeps it until the next call. Together they
   // fit into the budget. Guesses that this call shows to be wrong are given up.
   void Start(std::span<const ExpertWeights* const> needed);
@@ -91,7 +91,7 @@ class ExpertStore {
   struct Run {
     const std::byte* from = nullptr;
     std::size_t bytes = 0;
-    std::byte* to = nullptr;  // stands for `from` rounded down to a multiple of kReadUnit
+    std::byte* to = nullptr;  // stands for `from` rounded down to a multiple of io::kReadUnit
   };
   struct Entry {
     const ExpertWeights* expert = nullptr;
@@ -143,7 +143,7 @@ class ExpertStore {
   Reading reading_ = Reading::kThreads;
   mutable std::mutex mutex_;  // guards everything below
   std::condition_variable work_, done_;
-  std::unique_ptr<const WeightReader> files_;
+  std::unique_ptr<const io::WeightReader> files_;
   std::unordered_map<const void*, Entry> entries_;  // by the address of w1
   std::vector<Entry*> in_memory_;
   std::deque<Entry*> needed_, guesses_;  // with pieces that nobody reads yet

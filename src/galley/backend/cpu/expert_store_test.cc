@@ -60,9 +60,9 @@ class StoreTest : public testing::Test {
     close(descriptor_);
     unlink(path_.c_str());
   }
-  [[nodiscard]] std::unique_ptr<WeightReader> Reader(WeightReader::ReadCall call) const {
-    const WeightFile file = {{static_cast<const std::byte*>(file_), stride_ * kExperts}, path_};
-    return std::make_unique<WeightReader>(std::span(&file, 1), call);
+  [[nodiscard]] std::unique_ptr<io::WeightReader> Reader(io::WeightReader::ReadCall call) const {
+    const io::WeightFile file = {{static_cast<const std::byte*>(file_), stride_ * kExperts}, path_};
+    return std::make_unique<io::WeightReader>(std::span(&file, 1), call);
   }
   [[nodiscard]] std::vector<const ExpertWeights*> Pick(std::initializer_list<int> list) const {
     std::vector<const ExpertWeights*> picked;

@@ -125,7 +125,7 @@ void CpuBackend::EngramAhead(const EngramGatherArgs& args) {
   const std::size_t count = static_cast<std::size_t>(args.rows) * static_cast<std::size_t>(args.columns);
   // The system starts reading and returns; what it does not know how to read ahead is read when it is used.
   const auto ask = [](const std::uint8_t* data, std::size_t bytes) {
-    const std::size_t before = reinterpret_cast<std::uintptr_t>(data) % kReadUnit;
+    const std::size_t before = reinterpret_cast<std::uintptr_t>(data) % io::kReadUnit;
     (void)madvise(const_cast<std::uint8_t*>(data - before), bytes + before, MADV_WILLNEED);
   };
   for (std::size_t i = 0; i < count; ++i) {

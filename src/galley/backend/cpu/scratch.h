@@ -4,29 +4,11 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
-#include <new>
 #include <vector>
 
+#include "galley/base/aligned_bytes.h"
+
 namespace galley::backend::cpu {
-
-// Bytes at an address that is a multiple of 4096: of a vector, a cache line and a unit of direct reads.
-class AlignedBytes {
- public:
-  explicit AlignedBytes(std::size_t bytes = 0)
-      : data_(bytes == 0 ? nullptr : static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kAlignment}))),
-        size_(bytes) {}
-  [[nodiscard]] std::byte* data() const { return data_.get(); }
-  [[nodiscard]] std::size_t size() const { return size_; }
-
- private:
-  static constexpr std::size_t kAlignment = 4096;
-  struct Free {
-    void operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{kAlignment}); }
-  };
-  std::unique_ptr<std::byte[], Free> data_;
-  std::size_t size_;
-};
 
 // Memory of one op, taken piece by piece and given back all at once.
 class OpMemory {

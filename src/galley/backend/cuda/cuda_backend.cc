@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -13,7 +14,9 @@
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/cuda/packed_rows.h"
 #include "galley/backend/cuda/step_graphs.h"
+#include "galley/backend/cuda/weight_sink.h"
 #include "galley/base/check.h"
+#include "galley/io/weight_loader.h"
 
 namespace galley::backend {
 namespace {
@@ -52,35 +55,39 @@ class CudaBackend final : public Backend {
   [[nodiscard]] std::uint64_t allocated_bytes() const override { return allocated_; }
   [[nodiscard]] std::int64_t allocations() const override { return allocations_; }
 
-  [[nodiscard]] Result<const void*> Upload(const TensorView& weight) override {
-    ASSIGN_OR_RETURN(std::byte * to, weights_.Take(weight.bytes(), stream_));
-    RETURN_IF_ERROR(CopyToDevice(to, weight.data, weight.bytes()));
-    uploaded_ = true;
-    return static_cast<const void*>(to);
-  }
+  [[nodiscard]] Result<const void*> Upload(const TensorView& weight) override { return Place(weight, {}); }
   [[nodiscard]] Result<const void*> UploadMatrix(const TensorView& weight) override {
     const bool fp4 = weight.dtype == DType::kI8;
-    if (!fp4 && weight.dtype != DType::kF8E4M3) return Upload(weight);
-    ASSIGN_OR_RETURN(std::byte * to, weights_.Take(weight.bytes(), stream_));
-    ASSIGN_OR_RETURN(std::byte * natural, scratch_.Get(ScratchUse::kUpload, weight.bytes(), stream_));
-    RETURN_IF_ERROR(CopyToDevice(natural, weight.data, weight.bytes()));
-    const int rows = static_cast<int>(weight.dim(0)), cols = static_cast<int>(weight.dim(1)) * (fp4 ? 2 : 1);
-    cuda::ArrangeWeights(fp4 ? WeightFormat::kMxfp4 : WeightFormat::kFp8Block32, natural, rows, cols, to, stream_);
-    Note(cudaGetLastError(), "arranging weights");
-    uploaded_ = true;
+    if (!fp4 && weight.dtype != DType::kF8E4M3) return Place(weight, {});
+    return Place(weight, cuda::ArrangementOfCodes(fp4 ? WeightFormat::kMxfp4 : WeightFormat::kFp8Block32,
+                                                  RowsOf(weight), ColsOf(weight)));
+  }
+  [[nodiscard]] Result<const void*> UploadTable(const TensorView& table) override {
+    if (!options_.engram_on_host) return Upload(table);
+    ASSIGN_OR_RETURN(Buffer buffer, cuda::AllocateHost(table.bytes(), "an Engram table in main memory"));
+    std::byte* const to = host_tables_.emplace_back(std::move(buffer)).data();
+    if (wanted_.Add(table.data, table.bytes(), 1)) {
+      places_.push_back({.to = to, .arrangement = {}, .on_host = true});
+    } else {
+      std::memcpy(to, table.data, table.bytes());
+    }
     return static_cast<const void*>(to);
   }
-
   [[nodiscard]] Result<const void*> UploadScales(const TensorView& scales, const TensorView& matrix) override {
-    const int rows = static_cast<int>(matrix.dim(0)), cols = static_cast<int>(matrix.dim(1)) * 2;
-    if (matrix.dtype != DType::kI8 || !cuda::ArrangesScales(rows, cols)) return Upload(scales);
-    ASSIGN_OR_RETURN(std::byte * to, weights_.Take(scales.bytes(), stream_));
-    ASSIGN_OR_RETURN(std::byte * natural, scratch_.Get(ScratchUse::kUpload, scales.bytes(), stream_));
-    RETURN_IF_ERROR(CopyToDevice(natural, scales.data, scales.bytes()));
-    cuda::ArrangeScales(natural, rows, cols, to, stream_);
-    Note(cudaGetLastError(), "arranging scales");
-    uploaded_ = true;
-    return static_cast<const void*>(to);
+    const auto format = matrix.dtype == DType::kI8 ? WeightFormat::kMxfp4 : WeightFormat::kFp8Block32;
+    return Place(scales, cuda::ArrangementOfScales(format, RowsOf(matrix), ColsOf(matrix)));
+  }
+  void UseFiles(std::span<const io::WeightFile> files, const io::Progress& progress) override {
+    wanted_.UseFiles(files, progress);
+  }
+  [[nodiscard]] Status FinishUploads() override {
+    const std::vector<cuda::WeightPlace> places = std::exchange(places_, {});
+    constexpr io::LoadShape kShape;
+    static_assert((kShape.buffers + 1) * kShape.buffer_bytes == kCudaLoadBytes);
+    return wanted_.Load(kShape, [&](std::size_t buffers, std::size_t bytes) -> Result<std::unique_ptr<io::WeightSink>> {
+      ASSIGN_OR_RETURN(std::byte * staging, scratch_.Get(ScratchUse::kUpload, bytes, stream_));
+      return cuda::MakeWeightSink({places, staging, buffers, bytes, stream_});
+    });
   }
 
   [[nodiscard]] Status CopyToDevice(void* device, const void* host, std::size_t bytes) override {
@@ -155,10 +162,33 @@ class CudaBackend final : public Backend {
     return holds;
   }
 
+  static int RowsOf(const TensorView& matrix) { return static_cast<int>(matrix.dim(0)); }
+  static int ColsOf(const TensorView& matrix) {
+    return static_cast<int>(matrix.dim(1)) * (matrix.dtype == DType::kI8 ? 2 : 1);
+  }
+  [[nodiscard]] Result<const void*> Place(const TensorView& weight, const cuda::Arrangement& arrangement) {
+    ASSIGN_OR_RETURN(std::byte * to, weights_.Take(weight.bytes(), stream_));
+    if (wanted_.Add(weight.data, weight.bytes(), arrangement.grain)) {
+      places_.push_back({.to = to, .arrangement = arrangement, .on_host = false});
+      return static_cast<const void*>(to);
+    }
+    uploaded_ = true;
+    const bool arrange = arrangement.kind != cuda::Arrangement::Kind::kNone;
+    std::byte* copy = to;
+    if (arrange) {
+      ASSIGN_OR_RETURN(copy, scratch_.Get(ScratchUse::kUpload, weight.bytes(), stream_));
+    }
+    RETURN_IF_ERROR(CopyToDevice(copy, weight.data, weight.bytes()));
+    if (arrange) cuda::Arrange(arrangement, copy, weight.bytes(), to, stream_);
+    Note(cudaGetLastError(), "arranging weights");
+    return static_cast<const void*>(to);
+  }
+
   // After an error nothing more is issued: the step has failed.
   template <typename F>
   void Run(std::string_view op, F&& launch) {
     if (error_) return;
+    CHECK(wanted_.empty()) << "FinishUploads comes before ops";
     // Products read weights before they wait for earlier kernels, so weights must be complete before any of them.
     if (std::exchange(uploaded_, false)) Note(cudaStreamSynchronize(stream_), "placing weights");
     launch();
@@ -203,6 +233,9 @@ class CudaBackend final : public Backend {
   std::optional<Error> error_;
   bool uploaded_ = false;  // weights have been placed since the last op
   cuda::WeightArena weights_;
+  std::vector<Buffer> host_tables_;
+  io::WantedWeights wanted_;  // until FinishUploads, and where each of them goes
+  std::vector<cuda::WeightPlace> places_;
   cuda::Scratch scratch_;
   std::unordered_map<const ExpertWeights*, Buffer> expert_tables_;
   cuda::StepGraphs graphs_;

@@ -21,8 +21,9 @@ enum class ProductForm {
 
 struct CudaOptions {
   int device = 0;
-  bool graphs = true;        // record and replay decode steps (StepKey)
-  bool device_draws = true;  // Backend::draws
+  bool graphs = true;           // record and replay decode steps (StepKey)
+  bool device_draws = true;     // Backend::draws
+  bool engram_on_host = false;  // tables are in pinned host memory, which the device reads rows from
   // For tests and benchmarks.
   ProductForm linears = ProductForm::kAuto;
   ProductForm experts = ProductForm::kAuto;
@@ -31,6 +32,8 @@ struct CudaOptions {
 // Graphs that a backend holds at most, and the device memory that a plan sets aside for each.
 inline constexpr std::size_t kCudaGraphsMax = 24;
 inline constexpr std::size_t kCudaGraphBytes = std::size_t{16} << 20;
+// Memory that weights are loaded through: pinned on the host, and a thirteenth of it on the device.
+inline constexpr std::size_t kCudaLoadBytes = 13 * (std::size_t{16} << 20);
 struct CudaGraphCounts {
   bool on = false;  // false: switched off, or given up
   int recorded = 0, held = 0;

@@ -44,6 +44,21 @@ Result<Buffer> AllocateDevice(std::size_t bytes, std::string_view purpose, cudaS
   return buffer;
 }
 
+Result<Buffer> AllocateHost(std::size_t bytes, std::string_view purpose) {
+  if (bytes == 0) return Buffer{};
+  void* data = nullptr;
+  const cudaError_t code = cudaHostAlloc(&data, bytes, cudaHostAllocMapped);
+  if (code == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return Err(ErrorCode::kResourceExhausted,
+               fmt::format("{} needs {:.1f} MiB that can be pinned, and the system gives no more; free main memory or "
+                           "use --engram device",
+                           purpose, ToMiB(bytes)));
+  }
+  if (code != cudaSuccess) return Err(DeviceError(code, "pinning memory"));
+  return Buffer(static_cast<std::byte*>(data), bytes, [](std::byte* p) { cudaFreeHost(p); });
+}
+
 Result<std::byte*> WeightArena::Take(std::size_t bytes, cudaStream_t stream) {
   const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (pieces_.empty() || used_ + rounded > pieces_.back().bytes()) {

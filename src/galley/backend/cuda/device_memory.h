@@ -18,6 +18,9 @@ namespace galley::backend::cuda {
 // Zero-filled. Errors: kResourceExhausted with the numbers, kDevice.
 [[nodiscard]] Result<Buffer> AllocateDevice(std::size_t bytes, std::string_view purpose, cudaStream_t stream);
 
+// Host memory that the device reads by the same address. Not cleared. Errors: kResourceExhausted, kDevice.
+[[nodiscard]] Result<Buffer> AllocateHost(std::size_t bytes, std::string_view purpose);
+
 // Places tensors one after the other in large pieces of device memory.
 class WeightArena {
  public:

@@ -82,12 +82,21 @@ void Reorder(const ReorderArgs& args, cudaStream_t stream);
 
 // rows.cu
 
-// Copies a matrix of MXFP4 or FP8 codes from the checkpoint's order, cols a multiple of 32, into the order in which
-// products read it (stream_dot.cuh, numbers.cuh). The size stays.
-void ArrangeWeights(WeightFormat format, const void* natural, int rows, int cols, void* out, cudaStream_t stream);
-// The same for the scales of MXFP4 codes; those of matrices that ArrangesScales refuses stay as they are.
-void ArrangeScales(const void* natural, int rows, int cols, void* out, cudaStream_t stream);
-[[nodiscard]] bool ArrangesScales(int rows, int cols);
+// The order in which products read quantised weights (stream_dot.cuh, numbers.cuh). The size stays, and parts of whole
+// grains are arranged one by one: what begins at a byte of the checkpoint's order begins there in this one too.
+struct Arrangement {
+  enum class Kind { kNone, kCodes, kScales };  // kNone: the checkpoint's order
+  Kind kind = Kind::kNone;
+  WeightFormat format = WeightFormat::kMxfp4;
+  int cols = 0;           // of the matrix, a multiple of 32
+  int panel_rows = 0;     // 0: the order of rows stays
+  std::size_t grain = 1;  // bytes
+};
+// Of the codes of a matrix, MXFP4 or FP8, and of its scales.
+[[nodiscard]] Arrangement ArrangementOfCodes(WeightFormat format, int rows, int cols);
+[[nodiscard]] Arrangement ArrangementOfScales(WeightFormat format, int rows, int cols);
+// A part of whole grains, which lies at a multiple of 16; not kNone.
+void Arrange(const Arrangement& arrangement, const void* natural, std::size_t bytes, void* out, cudaStream_t stream);
 void Embed(const EmbedArgs& args, cudaStream_t stream);
 void MeanCopies(const MeanCopiesArgs& args, cudaStream_t stream);
 void WindowWrite(const WindowWriteArgs& args, cudaStream_t stream);

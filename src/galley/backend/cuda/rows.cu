@@ -110,24 +110,71 @@ __global__ void ArrangeScalesKernel(const std::uint32_t* natural, int rows, int 
 
 }  // namespace
 
-bool ArrangesScales(int rows, int cols) {
-  return IsTiled<WeightFormat::kMxfp4>(rows, cols);
+namespace {
+
+int PanelRowsOf(WeightFormat format, int rows, int cols) {
+  const bool tiled = format == WeightFormat::kMxfp4 ? IsTiled<WeightFormat::kMxfp4>(rows, cols)
+                                                    : IsTiled<WeightFormat::kFp8Block32>(rows, cols);
+  return !tiled ? 0 : rows % kPanelRows == 0 ? kPanelRows : 16;
 }
 
-void ArrangeScales(const void* natural, int rows, int cols, void* out, cudaStream_t stream) {
-  ArrangeScalesKernel<<<1056, 256, 0, stream>>>(static_cast<const std::uint32_t*>(natural), rows, cols,
-                                                static_cast<std::uint8_t*>(out));
+std::size_t RowBytesOf(const Arrangement& a) {
+  if (a.kind == Arrangement::Kind::kScales) return static_cast<std::size_t>(a.cols) / 32;
+  return static_cast<std::size_t>(a.format == WeightFormat::kMxfp4 ? RowBytes<WeightFormat::kMxfp4>(a.cols)
+                                                                   : RowBytes<WeightFormat::kFp8Block32>(a.cols));
 }
 
-void ArrangeWeights(WeightFormat format, const void* natural, int rows, int cols, void* out, cudaStream_t stream) {
-  const auto* from = static_cast<const std::uint8_t*>(natural);
-  auto* to = static_cast<uint4*>(out);
-  // Not by LaunchKernel: products read weights before they wait for earlier kernels.
-  if (format == WeightFormat::kMxfp4) {
-    ArrangeKernel<WeightFormat::kMxfp4><<<1056, 256, 0, stream>>>(from, rows, cols, to);
+// Rows that are panels of as many rows as the kernels take such a number for. Not by LaunchKernel: products read
+// weights before they wait for earlier kernels.
+void ArrangeRows(const Arrangement& a, const std::uint8_t* from, int rows, int cols, std::uint8_t* to,
+                 cudaStream_t stream) {
+  if (a.kind == Arrangement::Kind::kScales) {
+    ArrangeScalesKernel<<<1056, 256, 0, stream>>>(reinterpret_cast<const std::uint32_t*>(from), rows, cols, to);
+  } else if (a.format == WeightFormat::kMxfp4) {
+    ArrangeKernel<WeightFormat::kMxfp4><<<1056, 256, 0, stream>>>(from, rows, cols, reinterpret_cast<uint4*>(to));
   } else {
-    ArrangeKernel<WeightFormat::kFp8Block32><<<1056, 256, 0, stream>>>(from, rows, cols, to);
+    ArrangeKernel<WeightFormat::kFp8Block32><<<1056, 256, 0, stream>>>(from, rows, cols, reinterpret_cast<uint4*>(to));
   }
+}
+
+}  // namespace
+
+Arrangement ArrangementOfCodes(WeightFormat format, int rows, int cols) {
+  Arrangement a{
+      .kind = Arrangement::Kind::kCodes, .format = format, .cols = cols, .panel_rows = PanelRowsOf(format, rows, cols)};
+  if (a.panel_rows > 0) {
+    a.grain = static_cast<std::size_t>(a.panel_rows) * RowBytesOf(a);
+  } else if (format == WeightFormat::kMxfp4) {
+    a.grain = 16;  // codes of a word are still spread
+  } else {
+    a.kind = Arrangement::Kind::kNone;
+  }
+  return a;
+}
+
+Arrangement ArrangementOfScales(WeightFormat format, int rows, int cols) {
+  Arrangement a{.format = format, .cols = cols};
+  if (format != WeightFormat::kMxfp4 || PanelRowsOf(format, rows, cols) == 0) return a;
+  a.kind = Arrangement::Kind::kScales;
+  a.panel_rows = PanelRowsOf(format, rows, cols);
+  a.grain = static_cast<std::size_t>(a.panel_rows) * RowBytesOf(a);
+  return a;
+}
+
+void Arrange(const Arrangement& arrangement, const void* natural, std::size_t bytes, void* out, cudaStream_t stream) {
+  const auto* from = static_cast<const std::uint8_t*>(natural);
+  auto* to = static_cast<std::uint8_t*>(out);
+  // As one long row, which is not cut into tiles.
+  if (arrangement.panel_rows == 0) return ArrangeRows(arrangement, from, 1, static_cast<int>(bytes * 2), to, stream);
+  const std::size_t row = RowBytesOf(arrangement);
+  int rows = static_cast<int>(bytes / row);
+  if (arrangement.panel_rows < kPanelRows && rows % kPanelRows == 0) {
+    // As many rows would be panels of kPanelRows, but the whole matrix has others.
+    rows -= arrangement.panel_rows;
+    const std::size_t last = static_cast<std::size_t>(rows) * row;
+    ArrangeRows(arrangement, from + last, arrangement.panel_rows, arrangement.cols, to + last, stream);
+  }
+  ArrangeRows(arrangement, from, rows, arrangement.cols, to, stream);
 }
 
 void Embed(const EmbedArgs& args, cudaStream_t stream) {

@@ -41,14 +41,6 @@ Result<Buffer> RefBackend::Allocate(std::size_t bytes, std::string_view purpose)
   return Buffer(data, bytes, [](std::byte* p) { std::free(p); });
 }
 
-Result<const void*> RefBackend::Upload(const TensorView& weight) {
-  if (reinterpret_cast<std::uintptr_t>(weight.data) % Info(weight.dtype).bytes == 0) return weight.data;
-  // A file may place a tensor at any byte; reading it in place needs its natural alignment.
-  ASSIGN_OR_RETURN(Buffer copy, Allocate(weight.bytes(), "a weight that its file does not align"));
-  std::memcpy(copy.data(), weight.data, weight.bytes());
-  return aligned_copies_.emplace_back(std::move(copy)).data();
-}
-
 Status RefBackend::CopyToDevice(void* device, const void* host, std::size_t bytes) {
   if (bytes > 0) std::memcpy(device, host, bytes);
   return {};

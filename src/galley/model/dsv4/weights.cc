@@ -24,6 +24,10 @@ class Loader {
     CHECK(view.empty() || sizeof(T) == Info(view.dtype).bytes) << name << " is " << Info(view.dtype).safetensors_name;
     return static_cast<const T*>(Place(name, view, [&] { return backend_.Upload(view); }));
   }
+  const std::uint8_t* Table(const std::string& name) {
+    const TensorView view = checkpoint_.Find(name);
+    return static_cast<const std::uint8_t*>(Place(name, view, [&] { return backend_.UploadTable(view); }));
+  }
 
   // `name` without its suffix: NAME.weight and, for quantised formats, NAME.scale.
   backend::Weight Matrix(const std::string& name) {
@@ -122,8 +126,8 @@ MoeWeights LoadMoe(Loader& load, const std::string& prefix, int experts, bool im
 
 EngramWeights LoadEngram(Loader& load, const std::string& prefix) {
   EngramWeights w;
-  w.codes = load.Array<std::uint8_t>(prefix + "embed.weight");
-  w.scales = load.Array<std::uint8_t>(prefix + "embed.scale");
+  w.codes = load.Table(prefix + "embed.weight");
+  w.scales = load.Table(prefix + "embed.scale");
   w.wkv = load.Matrix(prefix + "wkv");
   w.q_weight = load.Array<BFloat16>(prefix + "q_weight");
   w.k_weight = load.Array<BFloat16>(prefix + "k_weight");
@@ -176,6 +180,7 @@ Result<Weights> Weights::Load(const Checkpoint& checkpoint, backend::Backend& ba
   }
   weights.draft = LoadDraft(load, config);
   if (load.error()) return Err(*load.error());
+  RETURN_IF_ERROR(backend.FinishUploads());
   return weights;
 }
 

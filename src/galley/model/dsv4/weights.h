@@ -77,7 +77,8 @@ struct Weights {
   std::vector<LayerWeights> layers;
   DraftWeights draft;  // without stages when the checkpoint has no draft head
 
-  // Errors: those of Backend::Upload. The checkpoint has been checked against its config, so every name is there.
+  // Errors: those of Backend::Upload and Backend::FinishUploads. The checkpoint has been checked against its config, so
+  // every name is there.
   [[nodiscard]] static Result<Weights> Load(const Checkpoint& checkpoint, backend::Backend& backend);
 };
 

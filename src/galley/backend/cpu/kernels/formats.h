@@ -38,9 +38,9 @@ GALLEY_SIMD void SumPairs(F32 partial[kT], const U32* w, const std::byte* const 
 
 // A tile of results: kW weight rows by kT activation rows, in registers.
 #if defined(__AVX512F__)
-inline constexpr std::size_t kTileWeights = 2, kTileRows = 6;
+inline constexpr std::size_t kBlockWeights = 2, kBlockRows = 6;
 #else
-inline constexpr std::size_t kTileWeights = 1, kTileRows = 4;
+inline constexpr std::size_t kBlockWeights = 1, kBlockRows = 4;
 #endif
 
 // Partial sums of a tile over kVectors vectors of pairs in the order of SumPairs; weight row i's are at w + i * w_step.
@@ -69,7 +69,7 @@ GALLEY_SIMD void SumTile(F32 partial[kW][kT], const U32* w, std::size_t w_step, 
 // kNear chunks of kGroup activation rows stay in the nearest cache beside as many chunks of sixteen weight rows.
 struct Bf16 {
   static constexpr std::size_t kChunkBytes = 256, kInputBytes = 512;
-  static constexpr std::size_t kNear = 2, kGroup = 2 * kTileRows;
+  static constexpr std::size_t kNear = 2, kGroup = 2 * kBlockRows;
   static constexpr std::size_t kWeights = 4;
   static constexpr bool kRowScales = false, kBlockScales = false;
   GALLEY_SIMD void Load(const std::uint8_t* codes, U32 w[kWeights]) {
@@ -103,7 +103,7 @@ struct Bf16 {
 
 struct Fp8 {
   static constexpr std::size_t kChunkBytes = 128, kInputBytes = 512;
-  static constexpr std::size_t kNear = 2, kGroup = 2 * kTileRows;
+  static constexpr std::size_t kNear = 2, kGroup = 2 * kBlockRows;
   static constexpr std::size_t kWeights = 4;
   static constexpr bool kRowScales = false, kBlockScales = true;
   GALLEY_SIMD void Load(const std::uint8_t* codes, U32 w[kWeights]) { DecodeE4M3Chunk(codes, w); }
@@ -153,7 +153,7 @@ GALLEY_SIMD F32 Mxfp4Lanes(const std::uint8_t* bytes) {
 // values, and each lane's scale times 2^-10.
 struct Mxfp4 {
   static constexpr std::size_t kChunkBytes = 64, kInputBytes = 512;
-  static constexpr std::size_t kNear = 8, kGroup = kTileRows;
+  static constexpr std::size_t kNear = 8, kGroup = kBlockRows;
   static constexpr std::size_t kWeights = 2;
   static constexpr bool kRowScales = true, kBlockScales = false;
   GALLEY_SIMD void Load(const std::uint8_t* codes, U32 w[kWeights]) {
@@ -211,7 +211,7 @@ struct Mxfp4 {
 #else
 struct Mxfp4 {
   static constexpr std::size_t kChunkBytes = 64, kInputBytes = 512;
-  static constexpr std::size_t kNear = 2, kGroup = 2 * kTileRows;
+  static constexpr std::size_t kNear = 2, kGroup = 2 * kBlockRows;
   static constexpr std::size_t kWeights = 4;
   static constexpr bool kRowScales = true, kBlockScales = false;
   GALLEY_SIMD void Load(const std::uint8_t* codes, U32 w[kWeights]) {

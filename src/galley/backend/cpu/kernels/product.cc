@@ -182,7 +182,7 @@ GALLEY_SIMD void FillPart(const Panel& panel, std::size_t part, const WeightRow<
       if constexpr (Format::kRowScales) panel.scales[at] = Format::Lanes(WeightRow<Format>::Scales(rows[i], c));
     }
   }
-  for (std::size_t i = count; i % kTileWeights != 0; ++i) {
+  for (std::size_t i = count; i % kBlockWeights != 0; ++i) {
     for (std::size_t c = 0; c < Format::kNear; ++c) {
       const std::size_t at = (part * kLanes + i) * Format::kNear + c;
       panel.scales[at] = F32{};
@@ -191,37 +191,37 @@ GALLEY_SIMD void FillPart(const Panel& panel, std::size_t part, const WeightRow<
   }
 }
 
-// Chunks [begin, end), which are that part of the panel, of kT activation rows with kTileWeights weight rows from `i`
+// Chunks [begin, end), which are that part of the panel, of kT activation rows with kBlockWeights weight rows from `i`
 // on.
 template <class Format, std::size_t kT>
 GALLEY_SIMD void OneTile(const Panel& panel, std::size_t part, std::size_t i, std::size_t begin, std::size_t end,
                          const std::byte* const* x, F32* totals) {
-  F32 total[kTileWeights][kT];
+  F32 total[kBlockWeights][kT];
   for (std::size_t t = 0; t < kT; ++t) {
-    for (std::size_t u = 0; u < kTileWeights; ++u) total[u][t] = totals[t * kLanes + i + u];
+    for (std::size_t u = 0; u < kBlockWeights; ++u) total[u][t] = totals[t * kLanes + i + u];
   }
   const std::size_t place = (part * kLanes + i) * Format::kNear;
   const U32* w = panel.weights + place * Format::kWeights;
   const F32* s = Format::kBlockScales ? panel.lanes + begin * kScaleVectors : panel.scales + place;
   for (std::size_t c = begin; c < end; ++c) {
-    Format::template AddTile<kTileWeights, kT>(total, w, Format::kNear * Format::kWeights, s,
-                                               Format::kBlockScales ? 0 : Format::kNear, x, c * Format::kInputBytes);
+    Format::template AddTile<kBlockWeights, kT>(total, w, Format::kNear * Format::kWeights, s,
+                                                Format::kBlockScales ? 0 : Format::kNear, x, c * Format::kInputBytes);
     w += Format::kWeights;
     s += Format::kBlockScales ? kScaleVectors : 1;
   }
   for (std::size_t t = 0; t < kT; ++t) {
-    for (std::size_t u = 0; u < kTileWeights; ++u) totals[t * kLanes + i + u] = total[u][t];
+    for (std::size_t u = 0; u < kBlockWeights; ++u) totals[t * kLanes + i + u] = total[u][t];
   }
 }
 
 // The same for all rows of the panel and `rows` activation rows, in tiles of `even` and one of the rest.
-template <class Format, std::size_t kT = kTileRows>
+template <class Format, std::size_t kT = kBlockRows>
 void AddTiles(const Panel& panel, std::size_t part, std::size_t count, std::size_t begin, std::size_t end,
               const std::byte* const* x, std::size_t rows, std::size_t even) {
   if constexpr (kT > 1) {
     if (even < kT) return AddTiles<Format, kT - 1>(panel, part, count, begin, end, x, rows, even);
   }
-  for (std::size_t i = 0; i < count; i += kTileWeights) {
+  for (std::size_t i = 0; i < count; i += kBlockWeights) {
     std::size_t t = 0;
     for (; t + kT <= rows; t += kT) OneTile<Format, kT>(panel, part, i, begin, end, x + t, panel.totals + t * kLanes);
     // Tiles are as even as can be: what is left is one row less.
@@ -248,7 +248,7 @@ void PanelProduct(const ProductArgs& a, const Panel& panel, std::int64_t r, std:
     for (std::size_t begin = 0; begin < chunks; begin += Format::kNear) {
       const std::size_t end = Least(begin + Format::kNear, chunks);
       if (!whole) FillPart<Format>(panel, 0, weights, count, begin, end);
-      const std::size_t even = own > kTileRows ? (own + 1) / 2 : own;
+      const std::size_t even = own > kBlockRows ? (own + 1) / 2 : own;
       AddTiles<Format>(panel, whole ? begin / Format::kNear : 0, count, begin, end, x, own, even);
     }
     for (std::size_t u = 0; u < own; ++u)

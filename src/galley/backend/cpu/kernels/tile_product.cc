@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kSegment = 2;  // chunks that are decoded at a time
 constexpr std::size_t kChunkSteps = kChunk / kStep;
-constexpr std::size_t kPanel = 32;  // weight rows
+constexpr std::size_t kPanel = 32;        // weight rows
 constexpr std::size_t kTilesAtOnce = 32;  // of activations: so many have room for their sums
 constexpr std::size_t kDecoded = kSegment * kChunkSteps * kPanel * kLine;
 static_assert(kDecoded + kTilesAtOnce * kPanel * kTileRows * sizeof(float) <= kTileScratchBytes);

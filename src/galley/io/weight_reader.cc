@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "galley/backend/cpu/weight_reader.h"
+#include "galley/io/weight_reader.h"
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <system_error>
 
-namespace galley::backend::cpu {
+namespace galley::io {
 
 WeightReader::WeightReader(std::span<const WeightFile> files) {
   for (const WeightFile& file : files) {
@@ -42,6 +43,21 @@ WeightReader::Place WeightReader::DirectPlace(const std::byte* data) const {
   return {file->direct, static_cast<off_t>(at - at % kReadUnit)};
 }
 
+Status WeightReader::CheckSizes() const {
+  for (const File& file : files_) {
+    const int descriptor = file.plain >= 0 ? file.plain : file.direct;
+    struct stat info {};
+    if (descriptor < 0 || fstat(descriptor, &info) != 0) continue;  // reading will tell
+    if (static_cast<std::size_t>(info.st_size) == file.file.mapped.size()) continue;
+    return Err(ErrorCode::kCorrupt,
+               fmt::format("has {} bytes and had {} when it was opened: it is being changed; start again when it is "
+                           "complete",
+                           info.st_size, file.file.mapped.size()),
+               file.file.path.string());
+  }
+  return {};
+}
+
 Status WeightReader::Read(const std::byte* data, std::size_t bytes, std::byte* to) const {
   const std::size_t head = reinterpret_cast<std::uintptr_t>(data) % kReadUnit;
   const File* file = FileOf(data);
@@ -64,12 +80,19 @@ Status WeightReader::Read(const std::byte* data, std::size_t bytes, std::byte* t
     }
     const std::string where = fmt::format("{} at byte {}", file->file.path.string(), begin + at);
     if (got < 0) {
-      return Err(ErrorCode::kIo, fmt::format("cannot read weights: {}", std::system_category().message(errno)), where);
+      return Err(ErrorCode::kIo,
+                 fmt::format("cannot read weights: {}; the system's log says whether the disk or the network failed: "
+                             "start again when it works, or fetch the file anew",
+                             std::system_category().message(errno)),
+                 where);
     }
     const std::size_t reached = at + static_cast<std::size_t>(got);
     if (reached <= done) {
       return Err(ErrorCode::kCorrupt,
-                 fmt::format("{} bytes are missing; the file was changed while it is in use", needed - done), where);
+                 fmt::format("{} bytes are missing: the file was changed while it is in use; start again when it is "
+                             "complete",
+                             needed - done),
+                 where);
     }
     done = reached;
   }
@@ -79,4 +102,4 @@ Status WeightReader::Read(const std::byte* data, std::size_t bytes, std::byte* t
   return {};
 }
 
-}  // namespace galley::backend::cpu
+}  // namespace galley::io

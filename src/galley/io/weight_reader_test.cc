@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads at odd places and lengths give the file's bytes; errors of the disk are told apart and name the file.
-#include "galley/backend/cpu/weight_reader.h"
+#include "galley/io/weight_reader.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "galley/backend/cpu/scratch.h"
+#include "galley/base/aligned_bytes.h"
 
-namespace galley::backend::cpu {
+namespace galley::io {
 namespace {
 
 constexpr std::size_t kSize = 5 * kReadUnit + 1234;  // does not end on a unit
@@ -114,4 +114,4 @@ TEST_F(ReaderTest, ErrorsNameFileAndPlace) {
 }
 
 }  // namespace
-}  // namespace galley::backend::cpu
+}  // namespace galley::io

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "galley/backend/weight_file.h"
 #include "galley/base/error.h"
+#include "galley/io/weight_file.h"
 
-namespace galley::backend::cpu {
+namespace galley::io {
 
 // Reads begin and end on multiples of this, in the file and in memory.
 inline constexpr std::size_t kReadUnit = 4096;
@@ -41,6 +41,8 @@ class WeightReader {
     off_t offset = 0;
   };
   [[nodiscard]] Place DirectPlace(const std::byte* data) const;
+  // Errors: kCorrupt when a file is not as long as its mapping, so that what is read may not be what was checked.
+  [[nodiscard]] Status CheckSizes() const;
   // Reads [data, data + bytes) so that `to`, a multiple of kReadUnit, stands for `data` rounded down to one; writes up
   // to the next multiple behind it. Errors: kIo with the file, the place and the reason; kCorrupt when the file has
   // become shorter.
@@ -58,4 +60,4 @@ class WeightReader {
   ReadCall call_ = nullptr;  // null: pread; otherwise nothing is read by other calls
 };
 
-}  // namespace galley::backend::cpu
+}  // namespace galley::io

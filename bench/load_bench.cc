@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// How fast weights are loaded, beside what the disk gives to one reader in order and to several, in turn in one run.
+// All go past the page cache. The reader also finds its tensors and copies them to where they belong.
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "galley/base/aligned_bytes.h"
+#include "galley/io/mapped_file.h"
+#include "galley/io/weight_loader.h"
+
+namespace galley {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Seconds(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+struct Settings {
+  std::filesystem::path dir = std::filesystem::temp_directory_path();
+  std::size_t shards = 4, shard_mib = 768;
+  int repeats = 3;
+  io::LoadShape shape;
+  std::size_t piece_mib = 16;
+};
+
+// Bytes that no disk can leave out.
+bool WriteShard(const std::filesystem::path& path, std::size_t bytes, std::uint64_t seed) {
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  if (file == nullptr) return false;
+  std::vector<std::uint64_t> block((std::size_t{1} << 20) / 8);
+  bool good = true;
+  for (std::size_t done = 0; done < bytes && good; done += block.size() * 8) {
+    for (std::uint64_t& word : block) word = seed = seed * 6364136223846793005U + 1442695040888963407U;
+    good = std::fwrite(block.data(), 8, block.size(), file) == block.size();
+  }
+  good = std::fflush(file) == 0 && fsync(fileno(file)) == 0 && good;
+  return std::fclose(file) == 0 && good;
+}
+
+// As dd with iflag=direct and bs of `piece`: `readers` at a time, each piece by whoever is free.
+double ReadPlainly(const std::vector<io::WeightFile>& files, std::size_t piece, int readers) {
+  std::vector<int> descriptors;
+  std::vector<std::pair<std::size_t, off_t>> pieces;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    descriptors.push_back(open(files[i].path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
+    for (std::size_t at = 0; at < files[i].mapped.size(); at += piece) pieces.emplace_back(i, static_cast<off_t>(at));
+  }
+  std::atomic<std::size_t> next{0};
+  std::atomic<bool> failed{false};
+  const auto begin = Clock::now();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < readers; ++t) {
+    threads.emplace_back([&] {
+      const AlignedBytes buffer(piece);
+      for (std::size_t i = next++; i < pieces.size(); i = next++)
+        if (pread(descriptors[pieces[i].first], buffer.data(), piece, pieces[i].second) <= 0) failed = true;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const double seconds = Seconds(begin);
+  for (const int descriptor : descriptors) close(descriptor);
+  return failed ? 0 : seconds;
+}
+
+// Tensors of an expert's sizes at odd offsets, in an order that is not the file's.
+double LoadTensors(const std::vector<io::WeightFile>& files, const io::LoadShape& shape,
+                   std::vector<std::byte>& memory) {
+  constexpr std::size_t kSizes[] = {5'898'240, 368'640, 5'898'240, 368'640, 10'240, 5'898'240, 368'640};
+  struct Tensor {
+    const std::byte* data;
+    std::size_t bytes;
+  };
+  std::vector<Tensor> tensors;
+  for (const io::WeightFile& file : files) {
+    std::size_t at = 1'237;
+    for (std::size_t i = 0; at < file.mapped.size(); ++i) {
+      const std::size_t bytes = std::min(kSizes[i % std::size(kSizes)], file.mapped.size() - at);
+      tensors.push_back({file.mapped.data() + at, bytes});
+      at += bytes;
+    }
+  }
+  std::ranges::stable_sort(tensors, {}, [](const Tensor& t) { return t.bytes; });
+  std::vector<std::byte*> places;
+  std::byte* to = memory.data();
+  io::WantedWeights wanted;
+  wanted.UseFiles(files, {});
+  for (const Tensor& tensor : tensors) {
+    places.push_back(to);
+    to += tensor.bytes;
+    if (!wanted.Add(tensor.data, tensor.bytes, 1)) return 0;
+  }
+  const auto begin = Clock::now();
+  const Status loaded = wanted.Load(shape, [&](std::size_t buffers, std::size_t bytes) {
+    return Result<std::unique_ptr<io::WeightSink>>(std::make_unique<io::MemorySink>(places, buffers, bytes));
+  });
+  const double seconds = Seconds(begin);
+  if (!loaded) fmt::print(stderr, "{}\n", loaded.error().ToString());
+  return loaded ? seconds : 0;
+}
+
+double Median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+int Run(const Settings& settings) {
+  const std::size_t bytes = settings.shard_mib << 20;
+  std::vector<io::MappedFile> mapped;
+  std::vector<io::WeightFile> files;
+  const std::filesystem::path dir = settings.dir / fmt::format("galley-load-bench-{}", getpid());
+  std::filesystem::create_directory(dir);
+  for (std::size_t i = 0; i < settings.shards; ++i) {
+    const std::filesystem::path path = dir / fmt::format("{}", i);
+    if (!WriteShard(path, bytes, i + 1)) return fmt::print(stderr, "cannot write {}\n", path.string()), 1;
+    auto file = io::MappedFile::Open(path);
+    if (!file) return 1;
+    files.push_back({file->bytes(), path});
+    mapped.push_back(std::move(*file));
+  }
+  std::vector<std::byte> memory(bytes * settings.shards, std::byte{1});  // every page is there before it is timed
+  std::vector<double> one, many, load, to_one, to_many;
+  const std::size_t piece = settings.piece_mib << 20;
+  for (int r = 0; r < settings.repeats; ++r) {
+    for (int k = 0; k < 3; ++k) {  // each comes first, second and last in turn
+      if ((r + k) % 3 == 0) one.push_back(ReadPlainly(files, piece, 1));
+      if ((r + k) % 3 == 1) load.push_back(LoadTensors(files, settings.shape, memory));
+      if ((r + k) % 3 == 2) many.push_back(ReadPlainly(files, piece, settings.shape.readers));
+    }
+    to_one.push_back(one.back() / load.back());
+    to_many.push_back(many.back() / load.back());
+  }
+  const double gb = static_cast<double>(bytes * settings.shards) / 1e9;
+  fmt::print("{:.2f} GB in {} files, {} runs in turn, medians\n", gb, settings.shards, settings.repeats);
+  fmt::print("one plain reader      {:.2f} GB/s\n{} plain readers       {:.2f} GB/s\n", gb / Median(one),
+             settings.shape.readers, gb / Median(many));
+  fmt::print("loading               {:.2f} GB/s: {:.0f} % of one, {:.0f} % of {}\n", gb / Median(load),
+             100 * Median(to_one), 100 * Median(to_many), settings.shape.readers);
+  std::filesystem::remove_all(dir);
+  return 0;
+}
+
+}  // namespace
+}  // namespace galley
+
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): the program ends with it
+  CLI::App app("Rate of loading weights beside the rate of the disk");
+  galley::Settings settings;
+  std::size_t buffer_mib = settings.shape.buffer_bytes >> 20;
+  app.add_option("--dir", settings.dir, "Folder on the disk to measure")->capture_default_str();
+  app.add_option("--shards", settings.shards, "Files to write")->capture_default_str();
+  app.add_option("--shard-mib", settings.shard_mib, "MiB of each")->capture_default_str();
+  app.add_option("--repeats", settings.repeats, "Runs of each kind, in turn")->capture_default_str();
+  app.add_option("--readers", settings.shape.readers, "Reads at a time")->capture_default_str();
+  app.add_option("--buffers", settings.shape.buffers, "Buffers of loading")->capture_default_str();
+  app.add_option("--buffer-mib", buffer_mib, "MiB of each")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  settings.shape.buffer_bytes = settings.piece_mib = buffer_mib;
+  settings.shape.buffer_bytes <<= 20;
+  return galley::Run(settings);
+}

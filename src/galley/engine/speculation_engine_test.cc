@@ -149,7 +149,8 @@ TEST(SpeculationEngine, LookupBesideTheHeadLeavesNoTrace) {
     if (ask.newest % 7 == 0) std::ranges::fill(proposal.tokens, TokenId{5});
   };
   const auto engine = Make(options);
-  for (int round = 0; round < 3; ++round) {
+  // Which drafts are verified follows measured times.
+  for (int round = 0; round < 2 || (round < 20 && engine->stats().speculation.accepted == 0); ++round) {
     const auto results = engine->Generate(requests);
     ASSERT_TRUE(results);
     ExpectSame(*results, *expected);

@@ -228,7 +228,7 @@ void Executor::ReportStep(const StepJob& job, double forward_us, double sampler_
   const std::int64_t drafting = draft_us_ > 0 ? static_cast<std::int64_t>(asking_.size()) : 0;
   if (alone)
     planner_->Judge(running, drafting, found_rows_, static_cast<std::int64_t>(outcome.tokens.size()), measured);
-  if (alone && draft_us_ > 0)
+  if (alone && (draft_us_ > 0 || found_rows_ > 0))
     outcome.saved_us = planner_->Saved(running, static_cast<std::int64_t>(outcome.tokens.size()), measured);
 }
 

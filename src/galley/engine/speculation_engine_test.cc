@@ -160,6 +160,24 @@ TEST(SpeculationEngine, LookupBesideTheHeadLeavesNoTrace) {
   EXPECT_GT(engine->stats().speculation.accepted, 0);
 }
 
+// One token over and over, so lookup always finds it and the head is never asked: what such steps save is counted too.
+TEST(SpeculationEngine, TimeSavedCountsWhatLookupFound) {
+  EngineOptions options = With(SpeculationMode::kAuto);
+  options.backend = "cpu";
+  options.speculation.on_round = {};
+  int by_head = 0;
+  options.speculation.alter = [&](const DraftAsk&, Proposal& proposal) { by_head += proposal.matched > 0 ? 0 : 1; };
+  const auto engine = Make(options);
+  const TokenId only = *engine->tokenizer().IdOf("a");
+  EngineRequest request = Request(1, 1, 0, 60);
+  request.prompt_ids.assign(24, only);
+  request.rules.allowed_ids = {only};
+  EXPECT_EQ(RunWhole(*engine, request).branches[0].tokens.size(), 60u);
+  EXPECT_EQ(by_head, 0);
+  EXPECT_GT(engine->stats().speculation.accepted, 0);
+  EXPECT_NE(engine->stats().draft_saved_s, 0);
+}
+
 TEST(SpeculationEngine, RejectionSamplingRepeatsAndAtZeroEqualsPlain) {
   const auto plain = Make(With(SpeculationMode::kOff));
   auto requests = Questions(*plain);

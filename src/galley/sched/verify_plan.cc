@@ -279,7 +279,7 @@ VerifyBudget VerifyPlanner::Next(StepId step, int sequences, int drafting, int r
   const int gap_most = doubtful ? kComparedEvery : waits ? options_.waiting_steps_most : options_.trial_steps_most;
   trial_gap_ = std::min(trial_gap_ * (waits ? kWaitingGrows : 2), std::max(gap_most, options_.trial_steps));
   if (!options_.any_size) return Try(best, load);
-  if (best.drafting > 0) return TryDepth(best, load);
+  if (best.drafting > 0) return TryDepth(best, without, load);
   trial_left_ = (predicted.drafting > 0 ? options_.retry_run : options_.trial_run) - 1;
   return TryWaiting(predicted, load);
 }
@@ -337,9 +337,9 @@ VerifyBudget VerifyPlanner::TryWaiting(const VerifyBudget& predicted, const Draf
 }
 
 // None and another depth in turn.
-VerifyBudget VerifyPlanner::TryDepth(const VerifyBudget& best, const DraftLoad& load) {
+VerifyBudget VerifyPlanner::TryDepth(const VerifyBudget& best, const VerifyBudget& without, const DraftLoad& load) {
   const int number = trials_++;
-  if (number % 2 == 0) return WithoutPass(load);
+  if (number % 2 == 0) return without;
   // The deepest one every other time: it is the only one that says how likely its last drafts are.
   const int depth = number % 4 == 1 ? options_.drafts : 1 + number / 4 % options_.drafts;
   // And a little less likely ones than pay, so that it is seen whether they do.

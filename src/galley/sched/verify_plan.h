@@ -220,7 +220,8 @@ class VerifyPlanner {
   [[nodiscard]] VerifyBudget PricedDepth(int depth, float least, int drafting, const DraftLoad& load) const;
   // The best without a draft pass: none, or of the found ones those that pay.
   [[nodiscard]] VerifyBudget WithoutPass(const DraftLoad& load);
-  [[nodiscard]] VerifyBudget TryDepth(const VerifyBudget& best, const DraftLoad& load);
+  // A trial beside `best`; `without`: that of WithoutPass, which counts how often it was asked.
+  [[nodiscard]] VerifyBudget TryDepth(const VerifyBudget& best, const VerifyBudget& without, const DraftLoad& load);
   // The trial while drafts wait; `predicted`: the best that the prediction knows.
   [[nodiscard]] VerifyBudget TryWaiting(const VerifyBudget& predicted, const DraftLoad& load) const;
   [[nodiscard]] bool knows_survivals() const { return averaged_ > 0; }

@@ -16,6 +16,7 @@ set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g")
 find_program(GALLEY_CCACHE ccache)
 if(GALLEY_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${GALLEY_CCACHE}")
+  set(CMAKE_CUDA_COMPILER_LAUNCHER "${GALLEY_CCACHE}")
 endif()
 
 add_library(galley_compile_options INTERFACE)

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// The warpgroup of attention_heads.cu that makes probabilities: it multiplies queries with this half of the keys,
+// trades sums with the other block of the cluster, so that each has whole scores of half the heads, and hands what it
+// makes of them to the values of both blocks. Products are two blocks of keys ahead, so that nobody waits for the way
+// of a sum or a probability to the other block.
+#pragma once
+
+#include "galley/backend/cuda/attention_heads.cuh"
+
+namespace galley::backend::cuda::heads {
+
+// Starts the products of queries with the next block of keys.
+__device__ __forceinline__ void StartScores(const Shared& s, Cursor<kKeyBuffers>& buffer,
+                                            const std::uint32_t (&q)[kHalf / 16][4], float (&sum)[32]) {
+  ptx::WaitPhase(At(s.key_full[buffer.slot]), buffer.parity);
+  const std::uint64_t keys = ptx::CoreDescriptor(At(s.keys[buffer.slot]), kPieceCores, kCore);
+  buffer.Advance();
+#pragma unroll
+  for (float& value : sum) value = 0;
+  ptx::HoldSums(sum);
+  ptx::WarpgroupFence();
+#pragma unroll
+  for (int step = 0; step < kHalf / 16; ++step) {
+    ptx::Wgmma<64>::Add(sum, q[step], ptx::MovedBy(keys, 2 * step * kPieceCores));
+  }
+  ptx::WarpgroupCommit();
+}
+
+// The running maximum of a head, the same in the four threads that share it, and this thread's part of the denominator.
+struct Row {
+  float running = -1e30f, denominator = 0;
+};
+
+// `score[2 j + b]` is that of key 8 j + 2 (lane % 4) + b; scores and maxima are counted in units of 1 / scale, scale
+// going to base 2. Turns them into probabilities; returns how much earlier sums shrink.
+__device__ __forceinline__ float Softmax(float (&score)[16], float scale, Row& row) {
+  float most = score[0];
+#pragma unroll
+  for (int i = 1; i < 16; ++i) most = fmaxf(most, score[i]);
+  most = fmaxf(most, __shfl_xor_sync(kFullWarp, most, 1));
+  most = fmaxf(most, __shfl_xor_sync(kFullWarp, most, 2));
+  const float largest = fmaxf(row.running, most), offset = -largest * scale;
+  const float factor = ptx::Exp2((row.running - largest) * scale);
+  float sum[4] = {};
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    score[i] = ptx::Exp2(__fmaf_rn(score[i], scale, offset));
+    sum[i % 4] += score[i];
+  }
+  row.denominator = row.denominator * factor + ((sum[0] + sum[1]) + (sum[2] + sum[3]));
+  row.running = largest;
+  return factor;
+}
+
+// One over the denominator with the sink, of a head that this thread shares; brings the result back to size.
+__device__ __forceinline__ float InverseDenominator(const AttentionTask& task, int head, float scale, const Row& row) {
+  float sum = row.denominator;
+  sum += __shfl_xor_sync(kFullWarp, sum, 1);
+  sum += __shfl_xor_sync(kFullWarp, sum, 2);
+  constexpr float kLog2E = 1.44269504f;
+  const float sink = head < task.heads ? task.sink[head] : 0;
+  return static_cast<float>(1 << kKeyShift) / (sum + ptx::Exp2(sink * kLog2E - row.running * scale));
+}
+
+// This thread's end of the way to the other block and to the values.
+struct Trade {
+  const Part& part;
+  Shared& s;
+  std::uint32_t own, peer;  // addresses of `s` here and there
+  Cursor<kScoreSlots> outgoing, incoming;
+  Cursor<kProbabilitySlots> sent, seen;  // messages to the values
+
+  __device__ __forceinline__ Trade(const Part& p, Shared& shared)
+      : part(p), s(shared), own(At(shared)), peer(ptx::AddressInBlock(own, 1 - p.half)) {}
+  __device__ __forceinline__ std::uint32_t InPeer(std::uint32_t address) const { return peer + (address - own); }
+
+  // Until the oldest message that was not waited for yet is whole: the other block has then made its part of it, and
+  // has read all that went into it.
+  __device__ __forceinline__ void WaitForMessage() {
+    ptx::WaitPhase(At(s.probability_full[seen.slot]), seen.parity);
+    seen.Advance();
+  }
+  // Of the fragments' two rows a thread keeps that of its half; the other goes to the other block.
+  __device__ __forceinline__ void SendScores(const float (&sum)[32], float (&kept)[16]) {
+    float other[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const float top = sum[i / 2 * 4 + i % 2], bottom = sum[i / 2 * 4 + 2 + i % 2];
+      kept[i] = part.half == 0 ? top : bottom;
+      other[i] = part.half == 0 ? bottom : top;
+    }
+    const std::uint32_t to = InPeer(At(s.scores[outgoing.slot][0][part.local])),
+                        full = InPeer(At(s.score_full[outgoing.slot]));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      ptx::SendFour(to + static_cast<std::uint32_t>(i * kGroup * 16),
+                    {__float_as_uint(other[4 * i]), __float_as_uint(other[4 * i + 1]),
+                     __float_as_uint(other[4 * i + 2]), __float_as_uint(other[4 * i + 3])},
+                    full);
+    }
+    outgoing.Advance();
+  }
+  __device__ __forceinline__ void AddScores(float (&score)[16]) {
+    const std::uint32_t full = At(s.score_full[incoming.slot]);
+    if (part.local == 0) ptx::ArriveAndExpect(full, kScoreBytes);
+    ptx::WaitPhase(full, incoming.parity);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint4 theirs = s.scores[incoming.slot][i][part.local];
+      score[4 * i] += __uint_as_float(theirs.x);
+      score[4 * i + 1] += __uint_as_float(theirs.y);
+      score[4 * i + 2] += __uint_as_float(theirs.z);
+      score[4 * i + 3] += __uint_as_float(theirs.w);
+    }
+    incoming.Advance();
+  }
+  // A message to the values of both blocks; the last of a row has no probabilities.
+  template <bool Last>
+  __device__ __forceinline__ void Publish(const float (&p)[16], float factor) {
+    ptx::WaitPhase(At(s.probability_empty[sent.slot]), sent.parity ^ 1);
+    Probabilities& to = s.probabilities[sent.slot];
+    const std::uint32_t full = At(s.probability_full[sent.slot]), peer_full = InPeer(full);
+    sent.Advance();
+    if constexpr (!Last) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint4 pairs = {ptx::RoundPair(p[8 * i], p[8 * i + 1]), ptx::RoundPair(p[8 * i + 2], p[8 * i + 3]),
+                             ptx::RoundPair(p[8 * i + 4], p[8 * i + 5]), ptx::RoundPair(p[8 * i + 6], p[8 * i + 7])};
+        uint4& at = to.pairs[part.half][i][part.local];
+        at = pairs;
+        ptx::SendFour(InPeer(At(at)), pairs, peer_full);
+      }
+    }
+    float& at = to.factor[part.half][part.local];
+    at = factor;
+    ptx::SendOne(InPeer(At(at)), factor, peer_full);
+    __syncwarp();
+    if (part.local == 0) {
+      ptx::ArriveAndExpect(full, kFactorBytes + (Last ? 0 : kPairBytes));
+    } else if (part.lane == 0) {
+      ptx::Arrive(full);
+    }
+  }
+};
+
+__device__ __forceinline__ void MakeProbabilities(const AttentionTask& task, float scale, const Part& part, Shared& s) {
+  const int lane = part.lane;
+  Trade trade(part, s);
+  Cursor<kKeyBuffers> buffer, masks;
+  Cursor<kRows> next_row;
+  bool first = true;
+  ForItems(task, [&](const Item& item) {
+    const int blocks = NextRow(s, next_row);
+    std::uint32_t q[kHalf / 16][4];
+    ptx::WaitPhase(At(s.key_full[buffer.slot]), buffer.parity);
+#pragma unroll
+    for (int step = 0; step < kHalf / 16; ++step) {
+      ptx::LoadMatrix4(q[step], s.keys[buffer.slot] + (part.warp * 16 + lane % 16) * kRowBytes +
+                                    ((2 * step + lane / 16) ^ lane % 8) * 16);
+    }
+    __syncwarp();
+    if (lane == 0) {
+      ptx::Arrive(At(s.key_empty[buffer.slot]));
+      ptx::Arrive(At(s.row_empty[next_row.slot]));
+    }
+    buffer.Advance();
+    masks.Advance();
+    next_row.Advance();
+
+    float sum[32], kept[16], next[16] = {};
+    Row row;
+    StartScores(s, buffer, q, sum);
+    // The other block is there, and has read all that came before this row.
+    if (first) {
+      ptx::WaitCluster();
+    } else {
+      trade.WaitForMessage();
+    }
+    first = false;
+    ptx::WarpgroupWait<0>();
+    ptx::HoldSums(sum);
+    trade.SendScores(sum, kept);
+    if (blocks > 1) StartScores(s, buffer, q, sum);
+    for (int b = 0; b < blocks; ++b) {
+      ptx::WarpgroupWait<0>();
+      ptx::HoldSums(sum);
+      if (b + 1 < blocks) {
+        if (b + 1 >= kScoreSlots) trade.WaitForMessage();  // the slot is free
+        trade.SendScores(sum, next);
+      }
+      trade.AddScores(kept);
+      const uint2 used = *reinterpret_cast<const uint2*>(s.used[masks.slot]);
+      masks.Advance();
+      if ((used.x & used.y) != 0xFFFFFFFFu) {
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+          const std::uint32_t bits = i < 8 ? used.x : used.y;
+          if ((bits >> (i / 2 % 4 * 8 + lane % 4 * 2 + i % 2) & 1) == 0) kept[i] = -INFINITY;
+        }
+      }
+      const float factor = Softmax(kept, scale, row);
+      trade.Publish<false>(kept, factor);
+      // Not before: these keys may have to wait for values that wait for what was just published.
+      if (b + 2 < blocks) StartScores(s, buffer, q, sum);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) kept[i] = next[i];
+    }
+    ptx::WarpgroupWait<0>();  // none is left, which the compiler cannot see
+    trade.Publish<true>(kept,
+                        InverseDenominator(task, item.head0 + part.warp * 16 + part.half * 8 + lane / 4, scale, row));
+    for (int i = 0; i < min(blocks, kScoreSlots); ++i) trade.seen.Advance();  // the last message remains
+  });
+}
+
+}  // namespace galley::backend::cuda::heads

@@ -50,19 +50,19 @@ __device__ void FindKeys(const AttentionTask& task, const SequenceEntry& sequenc
 
 // Starts the copies of the raw records of a block of keys, of up to 64: 33 pieces of 16 bytes a window record, 16 + 2
 // an entry. kPerKey threads work on a key.
-__device__ void FetchKeys(const KeyPlace* keys, std::uint8_t* raw) {
+__device__ void FetchKeys(const AttentionTask& task, const KeyPlace* keys, std::uint8_t* raw) {
   constexpr int kPerKey = kThreads / 64;
   const int local = static_cast<int>(threadIdx.x) / kPerKey;
-  if (local < kBlock) {
+  if (local < kBlock && keys[local].kind != KeyKind::kNone) {
     const KeyPlace key = keys[local];
-    const int code_pieces = key.kind == KeyKind::kWindow ? kDim / 16 : kDim / 32;
-    const int pieces = key.kind == KeyKind::kNone ? 0 : code_pieces + (key.kind == KeyKind::kWindow ? 1 : 2);
-    const int scales_at = key.kind == KeyKind::kWindow ? kDim : kDim - 16;
+    const bool entry = key.kind == KeyKind::kEntry;
+    const int code_pieces = entry ? kDim / 32 : kDim / 16, pieces = code_pieces + (entry ? 2 : 1);
+    const std::uint8_t* codes = CodesOf(task, key);
     std::uint8_t* to = raw + local * kRawStride;
     for (int piece = static_cast<int>(threadIdx.x) % kPerKey; piece < pieces; piece += kPerKey) {
-      const int scale = (piece - code_pieces) * 16;
-      ptx::CopyAsync16(to + (scale >= 0 ? scales_at + scale : piece * 16),
-                       key.codes + (scale >= 0 ? key.scales + scale : piece * 16), true);
+      const int scale = piece - code_pieces;
+      ptx::CopyAsync16(to + (scale >= 0 ? (entry ? kDim - 16 : kDim) + scale * 16 : piece * 16),
+                       codes + (scale >= 0 ? key.scales + scale : piece) * 16, true);
     }
   }
   ptx::CommitCopies();
@@ -101,7 +101,7 @@ __device__ void DecodeKeys(int begin, Shared& s) {
   for (int i = 0; i < kDim / 8; i += kAtOnce * kPerKey) {
     uint4 natural[kAtOnce] = {};
     std::uint32_t scales[kAtOnce];
-    if (kind == KeyKind::kWindow) {
+    if (kind == KeyKind::kStep || kind == KeyKind::kRing) {
       uint2 codes[kAtOnce];
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
@@ -258,14 +258,14 @@ __global__ void __launch_bounds__(kThreads, 2) AttentionKernel(AttentionTask tas
   __syncthreads();
   float acc[kTiles][4] = {};
   const int blocks = places.Blocks<kBlock>();
-  if (blocks > 0) FetchKeys(s.places + places.BlockBegin<kBlock>(0), s.raw);
+  if (blocks > 0) FetchKeys(task, s.places + places.BlockBegin<kBlock>(0), s.raw);
   for (int i = 0; i < blocks; ++i) {
     const int begin = places.BlockBegin<kBlock>(i);
     ptx::WaitCopies<0>();
     __syncthreads();
     DecodeKeys(begin, s);
     __syncthreads();
-    if (i + 1 < blocks) FetchKeys(s.places + places.BlockBegin<kBlock>(i + 1), s.raw);
+    if (i + 1 < blocks) FetchKeys(task, s.places + places.BlockBegin<kBlock>(i + 1), s.raw);
     Scores(scale, begin, s);
     __syncthreads();
     Softmax(s);

@@ -17,59 +17,64 @@ namespace galley::backend::cuda {
 namespace heads {
 namespace {
 
-// Four words of each of four neighbouring threads, transposed: thread i gets word i of each.
-__device__ __forceinline__ uint4 TransposeFour(const std::uint32_t (&w)[4], int lane) {
-  const bool odd = lane % 2 != 0, high = lane / 2 % 2 != 0;
-  const std::uint32_t a = __shfl_xor_sync(kFullWarp, odd ? w[0] : w[1], 1),
-                      b = __shfl_xor_sync(kFullWarp, odd ? w[2] : w[3], 1);
-  const std::uint32_t x[4] = {odd ? a : w[0], odd ? w[1] : a, odd ? b : w[2], odd ? w[3] : b};
-  const std::uint32_t c = __shfl_xor_sync(kFullWarp, high ? x[0] : x[2], 2),
-                      d = __shfl_xor_sync(kFullWarp, high ? x[1] : x[3], 2);
-  return high ? uint4{c, d, x[2], x[3]} : uint4{x[0], x[1], c, d};
-}
-
 __device__ __forceinline__ std::uint32_t TurnBack(std::uint32_t pair, float2 angle) {
   const float re = LowHalf(pair), im = HighHalf(pair);
   return ptx::RoundPair(re * angle.x + im * angle.y, im * angle.x - re * angle.y);
 }
 
-// Half of the dimensions of one of the fragments' two rows: as they are, where a copy of that is wanted, and with the
-// last dimensions turned back by the row's angles. `sums` are those of `side`, a quarter of the dimensions.
-__device__ __forceinline__ void StoreRow(const AttentionTask& task, const Part& part, const Item& item,
-                                         const float2* angle, int side, int second, const float (&sums)[kHalf / 4],
-                                         float inverse) {
-  const int head = item.head0 + part.warp * 16 + second * 8 + part.lane / 4;
-  const int first = part.half * kHalf + side * (kHalf / 2);
-  const std::int64_t row = (static_cast<std::int64_t>(item.t) * task.heads + head) * kDim;
+// The warp's 16 heads of this half of the result, by way of shared memory: as they are, where a copy of that is wanted,
+// and with the last dimensions turned back by the row's angles.
+__device__ __forceinline__ void StoreResult(const AttentionTask& task, const Part& part, const Item& item,
+                                            const float2* angle, const float (&acc)[2][kHalf / 4],
+                                            const float (&inverse)[2], std::uint8_t* staging) {
+  std::uint8_t* rows = staging + part.warp * 16 * kRowBytes;
+  const int lane = part.lane;
 #pragma unroll
-  for (int n = 0; n < kHalf / 16; n += 4) {
+  for (int n = 0; n < kHalf / 8; n += 2) {
+    const float* sum = acc[n / (kHalf / 16)] + 4 * (n % (kHalf / 16));
     std::uint32_t pairs[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float* sum = sums + 4 * (n + i) + 2 * second;
-      pairs[i] = ptx::RoundPair(sum[0] * inverse, sum[1] * inverse);
+      pairs[i] = ptx::RoundPair(sum[2 * i] * inverse[i % 2], sum[2 * i + 1] * inverse[i % 2]);
     }
-    const uint4 p = TransposeFour(pairs, part.lane);
+    ptx::StoreMatrix4(
+        ptx::SharedAddress(rows + lane % 16 * kRowBytes + (n / 8 * 8 + ((n % 8 + lane / 16) ^ lane % 8)) * 16), pairs);
+  }
+  __syncwarp();
+  const int d = part.half * kHalf + lane * 8, turned = (d - (kDim - task.rope.dims)) / 2;
+  const int heads = min(task.heads - item.head0 - part.warp * 16, 16);
+  std::int64_t at = (static_cast<std::int64_t>(item.t) * task.heads + item.head0 + part.warp * 16) * kDim + d;
+#pragma unroll 2
+  for (int row = 0; row < heads; ++row, at += kDim) {
+    const uint4 p = *reinterpret_cast<const uint4*>(rows + row * kRowBytes + (lane ^ row % 8) * 16);
     uint4 value = {__byte_perm(p.x, p.y, 0x5410), __byte_perm(p.z, p.w, 0x5410), __byte_perm(p.x, p.y, 0x7632),
                    __byte_perm(p.z, p.w, 0x7632)};
-    const int d = first + (n + part.lane % 4) * 8;
-    if (head >= task.heads) continue;
-    if (task.unrotated_copy != nullptr) *reinterpret_cast<uint4*>(task.unrotated_copy + row + d) = value;
-    const int turned = (d - (kDim - task.rope.dims)) / 2;
-    if (side == 1 && turned >= 0) {
+    if (task.unrotated_copy != nullptr) *reinterpret_cast<uint4*>(task.unrotated_copy + at) = value;
+    if (turned >= 0) {
       value = {TurnBack(value.x, angle[turned]), TurnBack(value.y, angle[turned + 1]),
                TurnBack(value.z, angle[turned + 2]), TurnBack(value.w, angle[turned + 3])};
     }
-    *reinterpret_cast<uint4*>(task.out + row + d) = value;
+    *reinterpret_cast<uint4*>(task.out + at) = value;
   }
+}
+
+// This warp has read a message.
+__device__ __forceinline__ void Consumed(const Part& part, Shared& s, Cursor<kProbabilitySlots>& ready) {
+  __syncwarp();
+  if (part.lane == 0) {
+    const std::uint32_t empty = At(s.probability_empty[ready.slot]);
+    ptx::Arrive(empty);
+    ptx::ArriveInBlock(ptx::AddressInBlock(empty, 1 - part.half));
+  }
+  ready.Advance();
 }
 
 __device__ __forceinline__ void AddValues(const AttentionTask& task, const Part& part, Shared& s) {
   Cursor<kKeyBuffers> buffer;
   Cursor<kProbabilitySlots> ready;
-  Cursor<kRows> next_row;
-  ForItems(task, [&](const Item& item) {
-    const int blocks = NextRow(s, next_row);
+  Cursor<kRows> row;
+  for (int i = static_cast<int>(blockIdx.x); i < Items(task); i += static_cast<int>(gridDim.x)) {
+    const int blocks = BlocksOf(s, row);
     buffer.Advance();              // queries
     float acc[2][kHalf / 4] = {};  // of each half of the dimensions
     for (int b = 0; b < blocks; ++b) {
@@ -83,13 +88,7 @@ __device__ __forceinline__ void AddValues(const AttentionTask& task, const Part&
         a[2 * i + 1][0] = top.z, a[2 * i + 1][1] = bottom.z, a[2 * i + 1][2] = top.w, a[2 * i + 1][3] = bottom.w;
       }
       const float top = p.factor[0][part.local], bottom = p.factor[1][part.local];
-      __syncwarp();
-      if (part.lane == 0) {
-        const std::uint32_t empty = At(s.probability_empty[ready.slot]);
-        ptx::Arrive(empty);
-        ptx::ArriveInBlock(ptx::AddressInBlock(empty, 1 - part.half));
-      }
-      ready.Advance();
+      Consumed(part, s, ready);
 
       ptx::WaitPhase(At(s.key_full[buffer.slot]), buffer.parity);
       const std::uint64_t values = ptx::CoreDescriptor(At(s.keys[buffer.slot]), kCore, kPieceCores);
@@ -109,31 +108,25 @@ __device__ __forceinline__ void AddValues(const AttentionTask& task, const Part&
       // Before anything is loaded: the products read `a` as they go.
       ptx::WarpgroupWait<0>();
       for (float(&sums)[kHalf / 4] : acc) ptx::HoldSums(sums);
+      if (b + 1 == blocks) break;  // the last buffer is kept for the result
       if (part.lane == 0) ptx::Arrive(At(s.key_empty[buffer.slot]));
       buffer.Advance();
     }
     ptx::WaitPhase(At(s.probability_full[ready.slot]), ready.parity);
     float inverse[2];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) inverse[i] = s.probabilities[ready.slot].factor[i][part.local];
+    for (int k = 0; k < 2; ++k) inverse[k] = s.probabilities[ready.slot].factor[k][part.local];
+    Consumed(part, s, ready);
+    ptx::SyncThreads(1, kGroup);  // all warps are done with the keys
+    StoreResult(task, part, ItemAt(task, i), s.angle[row.slot], acc, inverse, s.keys[buffer.slot]);
     __syncwarp();
     if (part.lane == 0) {
-      const std::uint32_t empty = At(s.probability_empty[ready.slot]);
-      ptx::Arrive(empty);
-      ptx::ArriveInBlock(ptx::AddressInBlock(empty, 1 - part.half));
+      ptx::Arrive(At(s.key_empty[buffer.slot]));
+      ptx::Arrive(At(s.row_empty[row.slot]));
     }
-    ready.Advance();
-#pragma unroll
-    for (int side = 0; side < 2; ++side) {
-#pragma unroll
-      for (int second = 0; second < 2; ++second) {
-        StoreRow(task, part, item, s.angle[next_row.slot], side, second, acc[side], inverse[second]);
-      }
-    }
-    __syncwarp();
-    if (part.lane == 0) ptx::Arrive(At(s.row_empty[next_row.slot]));
-    next_row.Advance();
-  });
+    buffer.Advance();
+    row.Advance();
+  }
 }
 
 __global__ void __launch_bounds__(kThreads, 1) HeadsAttentionKernel(AttentionTask task, float scale) {
@@ -170,7 +163,7 @@ __global__ void __launch_bounds__(kThreads, 1) HeadsAttentionKernel(AttentionTas
 
 void HeadsAttention(const AttentionTask& task, cudaStream_t stream) {
   using namespace heads;
-  const std::size_t shared = sizeof(Shared) + PlacesMax(task, kBlock) * sizeof(KeyPlace);
+  const std::size_t shared = sizeof(Shared) + kRows * PlacesMax(task, kBlock) * sizeof(KeyPlace);
   cudaFuncSetAttribute(HeadsAttentionKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
   const int items = task.step.rows * ((task.heads + kHeads - 1) / kHeads);
   constexpr double kLog2E = 1.4426950408889634;

@@ -11,17 +11,18 @@
 namespace galley::backend::cuda::heads {
 
 constexpr int kHeads = 64, kBlock = 64, kHalf = kDim / 2, kThreads = 512, kGroup = 128;
-constexpr int kCore = 128;                       // bytes: 8 keys by 8 dimensions
-constexpr int kPieceCores = kBlock / 8 * kCore;  // of 8 dimensions of every key of a block
+constexpr int kCore = 128;  // bytes: 8 keys by 8 dimensions
+// Of 8 dimensions of every key of a block. The pad keeps apart the banks of a key's pieces, which values meet together.
+constexpr int kPieceCores = kBlock / 8 * kCore + 16;
 constexpr int kKeyBytes = kHalf / 8 * kPieceCores;
-constexpr int kRowBytes = kHalf * 2;    // of a head's queries
+constexpr int kRowBytes = kHalf * 2;    // of a head's queries or result
 constexpr int kRawStride = kHalf + 16;  // bytes of a raw record: codes, then scales; an odd multiple of 16
 // Scores run up to two blocks ahead of values, so that three blocks of keys are in use while the next is decoded.
 constexpr int kKeyBuffers = 4, kRawStages = 2, kScoreSlots = 3, kProbabilitySlots = 2, kRows = 2;
 static_assert(kKeyBuffers >= 3);  // or values would wait for scores that wait for keys
 constexpr int kRecordWarps = kBlock / 8;
 constexpr int kTurnedPairsMax = 64;  // of a head
-static_assert(kHeads * kRowBytes == kKeyBytes);
+static_assert(kHeads * kRowBytes <= kKeyBytes);
 
 // Keys are kept 2^16 times smaller than they are, so that the scale of an entry and what the bits of its codes are
 // short of make one factor; scores and the result are brought back.
@@ -38,7 +39,8 @@ struct Probabilities {
 constexpr int kScoreBytes = kGroup * 64, kFactorBytes = kGroup * 4, kPairBytes = kGroup * 32;
 
 struct Shared {
-  // A row's queries (heads behind each other, their pieces of 16 bytes swizzled), then its blocks of keys, in cores.
+  // A row's queries (heads behind each other, their pieces of 16 bytes swizzled), then its blocks of keys, in cores;
+  // the buffer of the last one serves the result on its way out.
   alignas(128) std::uint8_t keys[kKeyBuffers][kKeyBytes];
   alignas(128) uint4 scores[kScoreSlots][4][kGroup];  // of the other block
   Probabilities probabilities[kProbabilitySlots];
@@ -52,7 +54,7 @@ struct Shared {
   std::uint64_t row_full[kRows], row_empty[kRows];
   int blocks[kRows];
   float2 angle[kRows][kTurnedPairsMax];
-  KeyPlace places[1];  // of every place of the visited blocks, and on beyond this struct
+  KeyPlace places[1];  // kRows lists: every place of the visited blocks; on beyond this struct
 };
 
 // Where a thread is in a ring of N, and the parity of the ring's turn.
@@ -93,21 +95,24 @@ struct Part {
   int half, lane, warp, local;
 };
 
-// What a cluster works on: 64 heads of a row.
+// What a cluster works on, one after the other: 64 heads of a row. Number i is the cluster's own from blockIdx.x in
+// steps of gridDim.x.
 struct Item {
   int t, head0;
 };
-// Calls work(item) for the items of this cluster in turn.
-template <typename Work>
-__device__ __forceinline__ void ForItems(const AttentionTask& task, Work&& work) {
-  const int groups = (task.heads + kHeads - 1) / kHeads;
-  for (int i = static_cast<int>(blockIdx.x); i < task.step.rows * groups; i += static_cast<int>(gridDim.x)) {
-    work(Item{.t = i / groups, .head0 = i % groups * kHeads});
-  }
+__device__ __forceinline__ int Groups(const AttentionTask& task) {
+  return (task.heads + kHeads - 1) / kHeads;
+}
+__device__ __forceinline__ Item ItemAt(const AttentionTask& task, int i) {
+  const int groups = Groups(task);
+  return {.t = i / groups, .head0 = i % groups * kHeads};
+}
+__device__ __forceinline__ int Items(const AttentionTask& task) {
+  return task.step.rows * Groups(task);
 }
 
-// Blocks of keys of the next row, by scores and values.
-__device__ __forceinline__ int NextRow(const Shared& s, const Cursor<kRows>& row) {
+// Blocks of keys of a row, for scores and values.
+__device__ __forceinline__ int BlocksOf(const Shared& s, const Cursor<kRows>& row) {
   ptx::WaitPhase(At(s.row_full[row.slot]), row.parity);
   return __shfl_sync(kFullWarp, s.blocks[row.slot], 0);  // the same in a warp, as the compiler can see
 }

@@ -13,12 +13,13 @@ namespace galley::backend::cuda {
 
 constexpr int kDim = 512, kDraftRowsMax = 64;  // rows of a draft block
 
-enum class KeyKind : int { kNone = 0, kWindow, kEntry };
+enum class KeyKind : std::uint16_t { kNone = 0, kStep, kRing, kEntry };
 
-// Where the key of a place lies; null: nowhere.
+// Where the key of a place lies, in units of 16 bytes: codes from where the records of its kind begin, and scales from
+// the codes.
 struct KeyPlace {
-  const std::uint8_t* codes;
-  std::int32_t scales;  // from codes to the scales
+  std::uint32_t codes;
+  std::uint16_t scales;
   KeyKind kind;
 };
 
@@ -42,7 +43,7 @@ struct AttentionTask {
 // attention_heads.cu; compute capability 9.0.
 void HeadsAttention(const AttentionTask& task, cudaStream_t stream);
 // Places that a list may have, up to whole blocks.
-inline std::size_t PlacesMax(const AttentionTask& task, int block) {
+__host__ __device__ inline std::size_t PlacesMax(const AttentionTask& task, int block) {
   return static_cast<std::size_t>(task.window_size + task.topk + (task.draft ? kDraftRowsMax : 0) + block);
 }
 inline float ScoreScale() {
@@ -89,7 +90,7 @@ inline AttentionTask TaskOf(const DraftAttentionArgs& args) {
 // Places of one row's list of keys.
 struct Places {
   int window_rows, window_places, entries;
-  std::int64_t oldest;  // position of the first window row; of drafts, unused
+  int oldest;  // position of the first window row
   __device__ int end() const { return entries == 0 ? window_rows : window_places + entries; }
   // Blocks of places, without those that lie in the window's unused places and hold no key.
   template <int Block>
@@ -116,37 +117,14 @@ struct Places {
 __device__ __forceinline__ Places PlacesOf(const AttentionTask& task, const SequenceEntry& sequence, int t,
                                            int entries) {
   if (task.draft) {
-    const std::int64_t kept =
-        min(static_cast<std::int64_t>(task.window_size), static_cast<std::int64_t>(sequence.start));
-    const std::int64_t from =
-        max(static_cast<std::int64_t>(sequence.start) - kept, static_cast<std::int64_t>(sequence.decoder_floor));
-    const int rows =
-        static_cast<int>(max(static_cast<std::int64_t>(sequence.start) - from, std::int64_t{0})) + sequence.rows;
+    const int from = max(max(sequence.start - task.window_size, 0), sequence.decoder_floor);
+    const int rows = max(sequence.start - from, 0) + sequence.rows;
     return {rows, rows, 0, from};
   }
-  const std::int64_t p = task.step.positions[t];
-  const std::int64_t floor = task.decoder_floor ? sequence.decoder_floor : sequence.encoder_floor;
-  const std::int64_t oldest = max(floor, p - task.window_size + 1);
-  const std::int64_t places =
-      min(static_cast<std::int64_t>(task.window_size), max(static_cast<std::int64_t>(task.window_places), p + 1));
-  return {static_cast<int>(p + 1 - oldest), static_cast<int>(places), entries, oldest};
-}
-
-// Address of the record at `place` of a draft block's list: committed rows in the order of position mod window_size,
-// then the rows of the block.
-__device__ __forceinline__ const std::uint8_t* DraftRecord(const AttentionTask& task, const SequenceEntry& sequence,
-                                                           const Places& places, int place) {
-  const int committed = places.window_rows - sequence.rows;
-  if (place >= committed) {
-    return task.window + static_cast<std::size_t>(sequence.first_row + place - committed) * task.ring.row_bytes;
-  }
-  // The committed rows are positions oldest … start - 1. In the order of position mod window_size those of the newest
-  // turn of the ring come first.
-  const std::int64_t turn = static_cast<std::int64_t>(sequence.start) / task.window_size * task.window_size;
-  const std::int64_t newest_first = max(turn, places.oldest);
-  const std::int64_t in_turn = max(static_cast<std::int64_t>(sequence.start) - newest_first, std::int64_t{0});
-  const std::int64_t position = place < in_turn ? newest_first + place : places.oldest + (place - in_turn);
-  return RingRow(task.ring, sequence.slot, position);
+  const int p = task.step.positions[t];
+  const int floor = task.decoder_floor ? sequence.decoder_floor : sequence.encoder_floor;
+  const int oldest = max(floor, p - task.window_size + 1);
+  return {p + 1 - oldest, min(task.window_size, max(task.window_places, p + 1)), entries, oldest};
 }
 
 // A place that holds an entry has its number, and the id of the block of history that it lies in. Apart, so that a
@@ -154,6 +132,10 @@ __device__ __forceinline__ const std::uint8_t* DraftRecord(const AttentionTask& 
 struct EntryPlace {
   std::int32_t entry = -1, block = 0;
 };
+// A block of history has a power of two of entries.
+__device__ __forceinline__ int EntryBits(const HistorySlab& slab) {
+  return 31 - __clz(slab.entries());
+}
 __device__ __forceinline__ std::int32_t EntryAt(const AttentionTask& task, const Places& places, int t, int place) {
   if (place < places.window_places || place >= places.end()) return -1;
   return task.list[static_cast<std::int64_t>(t) * task.topk + place - places.window_places];
@@ -161,39 +143,53 @@ __device__ __forceinline__ std::int32_t EntryAt(const AttentionTask& task, const
 __device__ __forceinline__ std::int32_t BlockOf(const AttentionTask& task, const SequenceEntry& sequence,
                                                 std::int32_t entry) {
   if (entry < 0) return 0;
-  return task.step.blocks[sequence.block_offset + entry / task.slab.entries()];
+  return task.step.blocks[sequence.block_offset + (entry >> EntryBits(task.slab))];
+}
+
+// The record of a window place: row `row` of the step, or `position` in the ring (row < 0).
+struct WindowPlace {
+  int row, position;
+};
+__device__ __forceinline__ WindowPlace WindowAt(const AttentionTask& task, const SequenceEntry& sequence,
+                                                const Places& places, int place) {
+  if (!task.draft) {
+    const int position = places.oldest + place, ahead = position - sequence.start;
+    return {ahead >= 0 ? sequence.first_row + ahead : -1, position};
+  }
+  // Committed rows in the order of position mod window_size, then the rows of the block. Of the committed ones,
+  // positions oldest … start - 1, those of the newest turn of the ring come first.
+  const int committed = places.window_rows - sequence.rows;
+  if (place >= committed) return {sequence.first_row + place - committed, 0};
+  const int newest_first = max(sequence.start / task.window_size * task.window_size, places.oldest);
+  const int in_turn = max(sequence.start - newest_first, 0);
+  return {-1, place < in_turn ? newest_first + place : places.oldest + (place - in_turn)};
 }
 
 // Where the key of `place` lies.
 __device__ __forceinline__ KeyPlace KeyAt(const AttentionTask& task, const SequenceEntry& sequence,
                                           const Places& places, int place, EntryPlace listed) {
-  KeyPlace key{nullptr, 0, KeyKind::kNone};
   if (place < places.window_rows) {
-    key.kind = KeyKind::kWindow;
-    key.scales = kDim;
-    if (task.draft) {
-      key.codes = DraftRecord(task, sequence, places, place);
-    } else {
-      const auto position = static_cast<std::uint32_t>(places.oldest + place);
-      const auto start = static_cast<std::uint32_t>(sequence.start);
-      key.codes = position >= start
-                      ? task.window + static_cast<std::size_t>(static_cast<std::uint32_t>(sequence.first_row) +
-                                                               position - start) *
-                                          task.ring.row_bytes
-                      : reinterpret_cast<const std::uint8_t*>(task.ring.base) +
-                            static_cast<std::size_t>(sequence.slot) * task.ring.slot_bytes +
-                            static_cast<std::size_t>(position % static_cast<std::uint32_t>(task.ring.rows)) *
-                                task.ring.row_bytes;
-    }
-  } else if (listed.entry >= 0) {
-    const std::int32_t entries = task.slab.entries(), i = listed.entry % entries;
-    key.kind = KeyKind::kEntry;
-    key.codes = reinterpret_cast<const std::uint8_t*>(task.slab.base) +
-                static_cast<std::size_t>(listed.block) * task.slab.block_bytes() +
-                static_cast<std::size_t>(i * (kDim / 2));
-    key.scales = entries * (kDim / 2) - i * (kDim / 2) + i * (kDim / 16);
+    const auto [row, position] = WindowAt(task, sequence, places, place);
+    const auto unit = [](std::size_t bytes) { return static_cast<std::uint32_t>(bytes / 16); };
+    const std::uint32_t row_units = unit(task.ring.row_bytes);
+    if (row >= 0) return {static_cast<std::uint32_t>(row) * row_units, kDim / 16, KeyKind::kStep};
+    return {static_cast<std::uint32_t>(sequence.slot) * unit(task.ring.slot_bytes) +
+                static_cast<std::uint32_t>(position % task.ring.rows) * row_units,
+            kDim / 16, KeyKind::kRing};
   }
-  return key;
+  if (listed.entry < 0) return {0, 0, KeyKind::kNone};
+  constexpr std::uint32_t kCodes = kDim / 2 / 16, kScales = kDim / 16 / 16;
+  const auto entries = static_cast<std::uint32_t>(task.slab.entries()),
+             i = static_cast<std::uint32_t>(listed.entry) & (entries - 1);
+  return {
+      static_cast<std::uint32_t>(listed.block) * static_cast<std::uint32_t>(task.slab.block_bytes() / 16) + i * kCodes,
+      static_cast<std::uint16_t>(entries * kCodes - i * (kCodes - kScales)), KeyKind::kEntry};
+}
+__device__ __forceinline__ const std::uint8_t* CodesOf(const AttentionTask& task, const KeyPlace& key) {
+  const void* base = key.kind == KeyKind::kStep   ? static_cast<const void*>(task.window)
+                     : key.kind == KeyKind::kRing ? static_cast<const void*>(task.ring.base)
+                                                  : static_cast<const void*>(task.slab.base);
+  return static_cast<const std::uint8_t*>(base) + static_cast<std::size_t>(key.codes) * 16;
 }
 
 // The e4m3 scale of 16 values of an entry, twice.

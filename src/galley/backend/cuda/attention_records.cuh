@@ -12,8 +12,15 @@ __device__ __forceinline__ int CountEntries(const AttentionTask& task, int t, in
   int entries = 0;
   if (task.list != nullptr) {
     const std::int32_t* list = task.list + static_cast<std::int64_t>(t) * task.topk;
-#pragma unroll 16
-    for (int i = lane; i < task.topk; i += 32) entries += list[i] >= 0 ? 1 : 0;
+    const int quads = task.topk % 4 == 0 ? task.topk / 4 : 0;
+#pragma unroll 4
+    for (int i = lane; i < quads; i += 32) {
+      const int4 four = reinterpret_cast<const int4*>(list)[i];
+      // A negative number shifts to -1.
+      entries += 4 + ((four.x >> 31) + (four.y >> 31) + (four.z >> 31) + (four.w >> 31));
+    }
+#pragma unroll 1
+    for (int i = 4 * quads + lane; i < task.topk; i += 32) entries += list[i] >= 0 ? 1 : 0;
   }
   return __reduce_add_sync(kFullWarp, entries);
 }
@@ -43,21 +50,20 @@ __device__ __forceinline__ void CopyQueries(const AttentionTask& task, const Ite
 }
 
 // Starts the copies of this half of eight records.
-__device__ __forceinline__ void FetchRecords(const KeyPlace* places, int half, int lane, std::uint8_t* raw) {
+__device__ __forceinline__ void FetchRecords(const AttentionTask& task, const KeyPlace* places, int half, int lane,
+                                             std::uint8_t* raw) {
   const KeyPlace key = places[lane / 4];
-  const int part = lane % 4;
+  if (key.kind == KeyKind::kNone) return;
+  const bool entry = key.kind == KeyKind::kEntry;
+  const int part = lane % 4, pieces = entry ? kHalf / 32 : kHalf / 16;
+  const std::uint8_t* codes = CodesOf(task, key);
+  const std::uint8_t* from = codes + half * pieces * 16;
   std::uint8_t* to = raw + lane / 4 * kRawStride;
-  if (key.kind == KeyKind::kWindow) {
-    const std::uint8_t* from = key.codes + half * kHalf;
 #pragma unroll
-    for (int i = 0; i < kHalf / 16; i += 4) ptx::CopyAsync16(to + (i + part) * 16, from + (i + part) * 16, true);
-    if (part == 0) ptx::CopyAsync16(to + kHalf, key.codes + key.scales, true);
-  } else if (key.kind == KeyKind::kEntry) {
-    const std::uint8_t* from = key.codes + half * (kHalf / 2);
-#pragma unroll
-    for (int i = 0; i < kHalf / 32; i += 4) ptx::CopyAsync16(to + (i + part) * 16, from + (i + part) * 16, true);
-    if (part == 0) ptx::CopyAsync16(to + kHalf, key.codes + key.scales + half * 16, true);
+  for (int i = 0; i < kHalf / 16; i += 4) {
+    if (i < pieces) ptx::CopyAsync16(to + (i + part) * 16, from + (i + part) * 16, true);
   }
+  if (part == 0) ptx::CopyAsync16(to + kHalf, codes + key.scales * 16 + (entry ? half * 16 : 0), true);
 }
 
 // Eight values in the order of attention_heads.cuh from their codes, and the byte of their scale or what becomes of it.
@@ -90,8 +96,8 @@ __device__ __forceinline__ void DecodeRecords(KeyKind kind, const std::uint8_t* 
   const auto store = [&](int piece, const uint4& value) {
     *reinterpret_cast<uint4*>(out + piece * kPieceCores) = value;
   };
-  if (kind == KeyKind::kWindow) {
-#pragma unroll 2
+  if (kind == KeyKind::kStep || kind == KeyKind::kRing) {
+#pragma unroll 1
     for (int first = 0; first < kHalf / 16; first += 4) {
       const int i = first + part;
       const uint4 codes = *reinterpret_cast<const uint4*>(raw + i * 16);
@@ -116,10 +122,12 @@ __device__ __forceinline__ void DecodeRecords(KeyKind kind, const std::uint8_t* 
   }
 }
 
-// Where this warp's keys of every block lie; a lane finds those of every fourth block, three at a time.
+// Where this warp's keys of every block lie; a lane finds those of every fourth block. Loads for three at a time are
+// under way; the rest is too much code for more than one.
 __device__ __forceinline__ void FindKeys(const AttentionTask& task, const SequenceEntry& sequence, const Places& places,
                                          int t, int blocks, int own, int lane, KeyPlace* out) {
   constexpr int kAtOnce = 3;
+  static_assert(sizeof(EntryPlace) == sizeof(KeyPlace));
   const int key = own * 8 + lane % 8;
   for (int first = lane / 8; first < blocks; first += 4 * kAtOnce) {
     EntryPlace listed[kAtOnce];
@@ -132,15 +140,20 @@ __device__ __forceinline__ void FindKeys(const AttentionTask& task, const Sequen
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int b = first + 4 * i;
-      if (b >= blocks) break;
-      out[b * kBlock + key] = KeyAt(task, sequence, places, places.BlockBegin<kBlock>(b) + key, listed[i]);
+      if (b < blocks) *reinterpret_cast<EntryPlace*>(out + b * kBlock + key) = listed[i];
     }
+  }
+#pragma unroll 1
+  for (int b = lane / 8; b < blocks; b += 4) {
+    KeyPlace* at = out + b * kBlock + key;
+    *at = KeyAt(task, sequence, places, places.BlockBegin<kBlock>(b) + key, *reinterpret_cast<const EntryPlace*>(at));
   }
   __syncwarp();
 }
 
 __device__ __forceinline__ void DecodeRows(const AttentionTask& task, const Part& part, Shared& s) {
   const int own = static_cast<int>(threadIdx.x) / 32 - (kThreads / 32 - kRecordWarps), lane = part.lane;
+  const int list_places = static_cast<int>(PlacesMax(task, kBlock));
   Cursor<kKeyBuffers> buffer;
   Cursor<kRows> row;
   const auto fill = [&] {  // this warp has filled its part of the buffer
@@ -148,45 +161,65 @@ __device__ __forceinline__ void DecodeRows(const AttentionTask& task, const Part
     if (lane == 0) ptx::Arrive(At(s.key_full[buffer.slot]));
     buffer.Advance();
   };
-  ForItems(task, [&](const Item& item) {
-    const SequenceEntry sequence = task.step.sequence_of(item.t);
-    const Places places = PlacesOf(task, sequence, item.t, CountEntries(task, item.t, lane));
-    const int blocks = max(places.Blocks<kBlock>(), 1);  // a row without keys has a block of none
-    ptx::WaitPhase(At(s.row_empty[row.slot]), row.parity ^ 1);
-    if (own == 0 && lane == 0) {
-      s.blocks[row.slot] = blocks;
-      ptx::Arrive(At(s.row_full[row.slot]));
-    }
-    FindKeys(task, sequence, places, item.t, blocks, own, lane, s.places);
-    const auto fetch = [&](int b) {
-      if (b < blocks) FetchRecords(s.places + b * kBlock + own * 8, part.half, lane, s.raw[own][b % kRawStages]);
-      ptx::CommitCopies();
-    };
-    for (int b = 0; b < kRawStages; ++b) fetch(b);
-    ptx::WaitPhase(At(s.key_empty[buffer.slot]), buffer.parity ^ 1);
-    CopyQueries(task, item, own, part.half, lane, s.keys[buffer.slot]);
-    fill();
-    // Values read the angles behind the first block of keys.
-    if (own == kRecordWarps - 1) {
-      for (int i = lane; i < task.rope.dims / 2; i += 32) {
-        s.angle[row.slot][i] = RopeAngle(task.rope, task.step.positions[item.t], i);
+  // The list of a row is made while the row before it is worked on, at its block `due`, when buffers are full anyway.
+  constexpr int kDue = kKeyBuffers;
+  int ahead = static_cast<int>(blockIdx.x), ahead_blocks = 0;  // the next row, and how many blocks its list has
+  const KeyPlace* places = nullptr;
+  int blocks = 0, b = 0, due = 0;
+  const auto fetch = [&](int i) {
+    if (i < blocks) FetchRecords(task, places + i * kBlock + own * 8, part.half, lane, s.raw[own][i % kRawStages]);
+    ptx::CommitCopies();
+  };
+  while (true) {
+    if (b == due) {
+      due = -1;
+      ahead_blocks = 0;
+      if (ahead < Items(task)) {
+        const int t = ItemAt(task, ahead).t;
+        const SequenceEntry sequence = task.step.sequence_of(t);
+        const Places listed = PlacesOf(task, sequence, t, CountEntries(task, t, lane));
+        ahead_blocks = max(listed.Blocks<kBlock>(), 1);  // a row without keys has a block of none
+        ptx::WaitPhase(At(s.row_empty[row.slot]), row.parity ^ 1);
+        if (own == 0 && lane == 0) {
+          s.blocks[row.slot] = ahead_blocks;
+          ptx::Arrive(At(s.row_full[row.slot]));
+        }
+        FindKeys(task, sequence, listed, t, ahead_blocks, own, lane, s.places + row.slot * list_places);
       }
     }
-    row.Advance();
-
-    for (int b = 0; b < blocks; ++b) {
-      ptx::WaitCopies<kRawStages - 1>();
-      __syncwarp();
-      const KeyKind kind = s.places[b * kBlock + own * 8 + lane % 8].kind;
-      const unsigned used = __ballot_sync(kFullWarp, kind != KeyKind::kNone) & 0xFF;
+    if (b == blocks) {
+      if (ahead_blocks == 0) return;
+      blocks = ahead_blocks, b = 0, due = min(kDue, blocks - 1);
+      places = s.places + row.slot * list_places;
+#pragma unroll 1
+      for (int i = 0; i < kRawStages; ++i) fetch(i);
       ptx::WaitPhase(At(s.key_empty[buffer.slot]), buffer.parity ^ 1);
-      DecodeRecords(kind, s.raw[own][b % kRawStages], part.half, lane, s.keys[buffer.slot] + own * kCore);
-      if (lane == 0) s.used[buffer.slot][own] = static_cast<std::uint8_t>(used);
-      ptx::FenceForWarpgroup();
+      const Item item = ItemAt(task, ahead);
+      CopyQueries(task, item, own, part.half, lane, s.keys[buffer.slot]);
       fill();
-      fetch(b + kRawStages);
+      // Values read the angles behind the first block of keys.
+      if (own == kRecordWarps - 1) {
+#pragma unroll 1
+        for (int i = lane; i < task.rope.dims / 2; i += 32) {
+          s.angle[row.slot][i] = RopeAngle(task.rope, task.step.positions[item.t], i);
+        }
+      }
+      row.Advance();
+      ahead += static_cast<int>(gridDim.x);
+      continue;
     }
-  });
+    ptx::WaitCopies<kRawStages - 1>();
+    __syncwarp();
+    const KeyKind kind = places[b * kBlock + own * 8 + lane % 8].kind;
+    const unsigned used = __ballot_sync(kFullWarp, kind != KeyKind::kNone) & 0xFF;
+    ptx::WaitPhase(At(s.key_empty[buffer.slot]), buffer.parity ^ 1);
+    DecodeRecords(kind, s.raw[own][b % kRawStages], part.half, lane, s.keys[buffer.slot] + own * kCore);
+    if (lane == 0) s.used[buffer.slot][own] = static_cast<std::uint8_t>(used);
+    ptx::FenceForWarpgroup();
+    fill();
+    fetch(b + kRawStages);
+    ++b;
+  }
 }
 
 }  // namespace galley::backend::cuda::heads

@@ -64,21 +64,28 @@ __device__ __forceinline__ float InverseDenominator(const AttentionTask& task, i
 
 // This thread's end of the way to the other block and to the values.
 struct Trade {
+  static_assert(kScoreSlots == 3 && kProbabilitySlots == 2);  // see WaitForSlot
   const Part& part;
   Shared& s;
   std::uint32_t own, peer;  // addresses of `s` here and there
   Cursor<kScoreSlots> outgoing, incoming;
   Cursor<kProbabilitySlots> sent, seen;  // messages to the values
+  std::uint32_t ends = 0;                // bit i: the i-th last block that was published ended a row
+  int scores_sent = 0;
 
   __device__ __forceinline__ Trade(const Part& p, Shared& shared)
       : part(p), s(shared), own(At(shared)), peer(ptx::AddressInBlock(own, 1 - p.half)) {}
   __device__ __forceinline__ std::uint32_t InPeer(std::uint32_t address) const { return peer + (address - own); }
 
-  // Until the oldest message that was not waited for yet is whole: the other block has then made its part of it, and
-  // has read all that went into it.
-  __device__ __forceinline__ void WaitForMessage() {
-    ptx::WaitPhase(At(s.probability_full[seen.slot]), seen.parity);
+  // Until the other block is there, and has read what was sent in the next slot before. When it has published its part
+  // of the message that it made of that, it has. If another message was published in the same slot since, it did long
+  // ago.
+  __device__ __forceinline__ void WaitForSlot() {
+    if (scores_sent == 0) ptx::WaitCluster();
+    if (scores_sent++ < kScoreSlots) return;
+    if ((ends & 3) == 0) ptx::WaitPhase(At(s.probability_full[seen.slot]), seen.parity);
     seen.Advance();
+    if ((ends & 2) != 0) seen.Advance();  // a row's last message is of no block
   }
   // Of the fragments' two rows a thread keeps that of its half; the other goes to the other block.
   __device__ __forceinline__ void SendScores(const float (&sum)[32], float (&kept)[16]) {
@@ -143,51 +150,60 @@ struct Trade {
   }
 };
 
+// The row that products are at: queries, and what is left of it.
+struct Ahead {
+  std::uint32_t q[kHalf / 16][4];
+  int item = static_cast<int>(blockIdx.x), blocks = 0;
+  Cursor<kRows> row;
+};
+
+// Starts the products of the next block of keys; false if there is none.
+__device__ __forceinline__ bool StartNext(const AttentionTask& task, const Part& part, Shared& s, Ahead& ahead,
+                                          Cursor<kKeyBuffers>& buffer, float (&sum)[32]) {
+  if (ahead.blocks == 0) {
+    if (ahead.item >= Items(task)) return false;
+    ahead.item += static_cast<int>(gridDim.x);
+    ahead.blocks = BlocksOf(s, ahead.row);
+    ahead.row.Advance();
+    ptx::WaitPhase(At(s.key_full[buffer.slot]), buffer.parity);
+    const std::uint8_t* rows = s.keys[buffer.slot] + (part.warp * 16 + part.lane % 16) * kRowBytes;
+#pragma unroll
+    for (int step = 0; step < kHalf / 16; ++step) {
+      ptx::LoadMatrix4(ahead.q[step], rows + (step / 4 * 8 + ((step % 4 * 2 + part.lane / 16) ^ part.lane % 8)) * 16);
+    }
+    __syncwarp();
+    if (part.lane == 0) ptx::Arrive(At(s.key_empty[buffer.slot]));
+    buffer.Advance();
+  }
+  --ahead.blocks;
+  StartScores(s, buffer, ahead.q, sum);
+  return true;
+}
+
 __device__ __forceinline__ void MakeProbabilities(const AttentionTask& task, float scale, const Part& part, Shared& s) {
   const int lane = part.lane;
   Trade trade(part, s);
+  Ahead ahead;
   Cursor<kKeyBuffers> buffer, masks;
-  Cursor<kRows> next_row;
-  bool first = true;
-  ForItems(task, [&](const Item& item) {
-    const int blocks = NextRow(s, next_row);
-    std::uint32_t q[kHalf / 16][4];
-    ptx::WaitPhase(At(s.key_full[buffer.slot]), buffer.parity);
-#pragma unroll
-    for (int step = 0; step < kHalf / 16; ++step) {
-      ptx::LoadMatrix4(q[step], s.keys[buffer.slot] + (part.warp * 16 + lane % 16) * kRowBytes +
-                                    ((2 * step + lane / 16) ^ lane % 8) * 16);
-    }
-    __syncwarp();
-    if (lane == 0) {
-      ptx::Arrive(At(s.key_empty[buffer.slot]));
-      ptx::Arrive(At(s.row_empty[next_row.slot]));
-    }
-    buffer.Advance();
-    masks.Advance();
-    next_row.Advance();
-
-    float sum[32], kept[16], next[16] = {};
-    Row row;
-    StartScores(s, buffer, q, sum);
-    // The other block is there, and has read all that came before this row.
-    if (first) {
-      ptx::WaitCluster();
-    } else {
-      trade.WaitForMessage();
-    }
-    first = false;
+  Cursor<kRows> current;
+  int item = static_cast<int>(blockIdx.x), blocks = 0;  // of the row that probabilities are at; blocks that are left
+  Row row;
+  float sum[32], kept[16] = {}, next[16] = {};
+  bool multiplying = false, waiting = false;  // products under way; sums sent of a block that has no probabilities yet
+  do {
     ptx::WarpgroupWait<0>();
     ptx::HoldSums(sum);
-    trade.SendScores(sum, kept);
-    if (blocks > 1) StartScores(s, buffer, q, sum);
-    for (int b = 0; b < blocks; ++b) {
-      ptx::WarpgroupWait<0>();
-      ptx::HoldSums(sum);
-      if (b + 1 < blocks) {
-        if (b + 1 >= kScoreSlots) trade.WaitForMessage();  // the slot is free
-        trade.SendScores(sum, next);
+    if (multiplying) {
+      trade.WaitForSlot();
+      trade.SendScores(sum, next);
+    }
+    if (waiting) {
+      if (blocks == 0) {
+        blocks = BlocksOf(s, current);
+        masks.Advance();  // queries
+        row = {};
       }
+      --blocks;
       trade.AddScores(kept);
       const uint2 used = *reinterpret_cast<const uint2*>(s.used[masks.slot]);
       masks.Advance();
@@ -200,16 +216,22 @@ __device__ __forceinline__ void MakeProbabilities(const AttentionTask& task, flo
       }
       const float factor = Softmax(kept, scale, row);
       trade.Publish<false>(kept, factor);
-      // Not before: these keys may have to wait for values that wait for what was just published.
-      if (b + 2 < blocks) StartScores(s, buffer, q, sum);
-#pragma unroll
-      for (int i = 0; i < 16; ++i) kept[i] = next[i];
+      trade.ends = trade.ends << 1 | (blocks == 0 ? 1u : 0u);
+      if (blocks == 0) {
+        const int head = ItemAt(task, item).head0 + part.warp * 16 + part.half * 8 + lane / 4;
+        trade.Publish<true>(kept, InverseDenominator(task, head, scale, row));
+        if (lane == 0) ptx::Arrive(At(s.row_empty[current.slot]));
+        current.Advance();
+        item += static_cast<int>(gridDim.x);
+      }
     }
-    ptx::WarpgroupWait<0>();  // none is left, which the compiler cannot see
-    trade.Publish<true>(kept,
-                        InverseDenominator(task, item.head0 + part.warp * 16 + part.half * 8 + lane / 4, scale, row));
-    for (int i = 0; i < min(blocks, kScoreSlots); ++i) trade.seen.Advance();  // the last message remains
-  });
+#pragma unroll
+    for (int i = 0; i < 16; ++i) kept[i] = next[i];
+    waiting = multiplying;
+    // Not before probabilities: keys may have to wait for values that wait for those.
+    multiplying = StartNext(task, part, s, ahead, buffer, sum);
+  } while (multiplying || waiting);
+  ptx::WarpgroupWait<0>();  // none is left, which the compiler cannot see
 }
 
 }  // namespace galley::backend::cuda::heads

@@ -556,6 +556,9 @@ std::vector<OpCase> MakeCases() {
   add("Attention_entries", [](OpRig& rig) { Attention(rig, {{0, 3}, {77, 2}, {400, 140}}, 4, 32, 2, true); });
   add("Attention_rows70", [](OpRig& rig) { Attention(rig, {{0, 40}, {300, 30}}, 40, 64, 1, true); });
   add("Attention_heads72", [](OpRig& rig) { Attention(rig, {{0, 3}, {77, 2}, {400, 20}}, 72, 32, 2, true); });
+  add("Attention_short", [](OpRig& rig) {
+    Attention(rig, {{0, 60}, {1, 60}, {0, 63}, {9, 50}, {2, 60}}, 33, 0, 1, true);
+  });
   add("Attention_true", [](OpRig& rig) { Attention(rig, {{3000, 2}, {600, 1}}, 64, 512, 1, false); });
   add("AttnOut_small", [](OpRig& rig) { AttnOut(rig, 3, 2, 512, 32, 64); });
   add("AttnOut_rows1100", [](OpRig& rig) { AttnOut(rig, 1100, 4, 128, 256, 1024); });

@@ -161,7 +161,8 @@ __device__ __forceinline__ void DecodeRows(const AttentionTask& task, const Part
     if (lane == 0) ptx::Arrive(At(s.key_full[buffer.slot]));
     buffer.Advance();
   };
-  // The list of a row is made while the row before it is worked on, at its block `due`, when buffers are full anyway.
+  // The list of a row is made while the row before it is worked on, after `due` of its blocks, when buffers are full
+  // anyway. Not before the first one: scores finish the row before that only once they have started on this one.
   constexpr int kDue = kKeyBuffers;
   int ahead = static_cast<int>(blockIdx.x), ahead_blocks = 0;  // the next row, and how many blocks its list has
   const KeyPlace* places = nullptr;
@@ -189,7 +190,7 @@ __device__ __forceinline__ void DecodeRows(const AttentionTask& task, const Part
     }
     if (b == blocks) {
       if (ahead_blocks == 0) return;
-      blocks = ahead_blocks, b = 0, due = min(kDue, blocks - 1);
+      blocks = ahead_blocks, b = 0, due = min(kDue, blocks);
       places = s.places + row.slot * list_places;
 #pragma unroll 1
       for (int i = 0; i < kRawStages; ++i) fetch(i);

@@ -504,27 +504,20 @@ class Series {
   std::vector<double> layer_times_, layer_shares_, reads_, floats_, fp4_;
 };
 
-Result<int> RunCuda([[maybe_unused]] Context& context, [[maybe_unused]] bool layers) {
+}  // namespace
+
+Result<int> RunBenchOnGpu([[maybe_unused]] Context& context, [[maybe_unused]] GpuBench kind) {
 #ifdef GALLEY_CUDA
-  return RunBenchCuda(context, layers);
+  return RunBenchCuda(context, kind);
 #else
   return Err(ErrorCode::kUnsupported, "this build has no cuda backend; make one with `make cuda`", "backend");
 #endif
 }
 
-}  // namespace
-
-Result<int> RunBenchKernels(Context& context) {
-  const std::string& backend = context.values.String("backend");
-  if (backend == "cuda") return RunCuda(context, /*layers=*/false);
-  return Err(ErrorCode::kUnsupported,
-             fmt::format("measures the cuda backend only, not {}; add --backend cuda", backend), "kernels");
-}
-
 Result<int> RunBenchLayers(Context& context) {
   const options::Values& values = context.values;
   const std::string &shape_name = values.String("shape"), &backend_name = values.String("backend");
-  if (backend_name == "cuda") return RunCuda(context, /*layers=*/true);
+  if (backend_name == "cuda") return RunBenchOnGpu(context, GpuBench::kLayers);
   if (backend_name != "cpu" && backend_name != "auto") {
     return Err(ErrorCode::kUnsupported, fmt::format("measures the cpu and cuda backends, not {}", backend_name),
                "layers");

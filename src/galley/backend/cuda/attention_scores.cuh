@@ -9,23 +9,6 @@
 
 namespace galley::backend::cuda::heads {
 
-// Starts the products of queries with the next block of keys.
-__device__ __forceinline__ void StartScores(const Shared& s, Cursor<kKeyBuffers>& buffer,
-                                            const std::uint32_t (&q)[kHalf / 16][4], float (&sum)[32]) {
-  ptx::WaitPhase(At(s.key_full[buffer.slot]), buffer.parity);
-  const std::uint64_t keys = ptx::CoreDescriptor(At(s.keys[buffer.slot]), kPieceCores, kCore);
-  buffer.Advance();
-#pragma unroll
-  for (float& value : sum) value = 0;
-  ptx::HoldSums(sum);
-  ptx::WarpgroupFence();
-#pragma unroll
-  for (int step = 0; step < kHalf / 16; ++step) {
-    ptx::Wgmma<64>::Add(sum, q[step], ptx::MovedBy(keys, 2 * step * kPieceCores));
-  }
-  ptx::WarpgroupCommit();
-}
-
 // The running maximum of a head, the same in the four threads that share it, and this thread's part of the denominator.
 struct Row {
   float running = -1e30f, denominator = 0;
@@ -157,26 +140,40 @@ struct Ahead {
   Cursor<kRows> row;
 };
 
-// Starts the products of the next block of keys; false if there is none.
-__device__ __forceinline__ bool StartNext(const AttentionTask& task, const Part& part, Shared& s, Ahead& ahead,
-                                          Cursor<kKeyBuffers>& buffer, float (&sum)[32]) {
-  if (ahead.blocks == 0) {
-    if (ahead.item >= Items(task)) return false;
-    ahead.item += static_cast<int>(gridDim.x);
-    ahead.blocks = BlocksOf(s, ahead.row);
-    ahead.row.Advance();
-    ptx::WaitPhase(At(s.key_full[buffer.slot]), buffer.parity);
-    const std::uint8_t* rows = s.keys[buffer.slot] + (part.warp * 16 + part.lane % 16) * kRowBytes;
-#pragma unroll
-    for (int step = 0; step < kHalf / 16; ++step) {
-      ptx::LoadMatrix4(ahead.q[step], rows + (step / 4 * 8 + ((step % 4 * 2 + part.lane / 16) ^ part.lane % 8)) * 16);
-    }
-    __syncwarp();
-    if (part.lane == 0) ptx::Arrive(At(s.key_empty[buffer.slot]));
-    buffer.Advance();
-  }
+// Starts the products of queries with the next block of keys of their row.
+__device__ __forceinline__ void StartScores(const Shared& s, Cursor<kKeyBuffers>& buffer, Ahead& ahead,
+                                            float (&sum)[32]) {
   --ahead.blocks;
-  StartScores(s, buffer, ahead.q, sum);
+  ptx::WaitPhase(At(s.key_full[buffer.slot]), buffer.parity);
+  const std::uint64_t keys = ptx::CoreDescriptor(At(s.keys[buffer.slot]), kPieceCores, kCore);
+  buffer.Advance();
+#pragma unroll
+  for (float& value : sum) value = 0;
+  ptx::HoldSums(sum);
+  ptx::WarpgroupFence();
+#pragma unroll
+  for (int step = 0; step < kHalf / 16; ++step) {
+    ptx::Wgmma<64>::Add(sum, ahead.q[step], ptx::MovedBy(keys, 2 * step * kPieceCores));
+  }
+  ptx::WarpgroupCommit();
+}
+
+// Goes on to the next row; false if there is none.
+__device__ __forceinline__ bool NextRow(const AttentionTask& task, const Part& part, Shared& s, Ahead& ahead,
+                                        Cursor<kKeyBuffers>& buffer) {
+  if (ahead.item >= Items(task)) return false;
+  ahead.item += static_cast<int>(gridDim.x);
+  ahead.blocks = BlocksOf(s, ahead.row);
+  ahead.row.Advance();
+  ptx::WaitPhase(At(s.key_full[buffer.slot]), buffer.parity);
+  const std::uint8_t* rows = s.keys[buffer.slot] + (part.warp * 16 + part.lane % 16) * kRowBytes;
+#pragma unroll
+  for (int step = 0; step < kHalf / 16; ++step) {
+    ptx::LoadMatrix4(ahead.q[step], rows + (step / 4 * 8 + ((step % 4 * 2 + part.lane / 16) ^ part.lane % 8)) * 16);
+  }
+  __syncwarp();
+  if (part.lane == 0) ptx::Arrive(At(s.key_empty[buffer.slot]));
+  buffer.Advance();
   return true;
 }
 
@@ -197,6 +194,11 @@ __device__ __forceinline__ void MakeProbabilities(const AttentionTask& task, flo
       trade.WaitForSlot();
       trade.SendScores(sum, next);
     }
+    // Products of the next block start before probabilities of the last one are made, unless they belong to another
+    // row: two rows may have their queries in between, and keys would wait for values that wait for those
+    // probabilities.
+    const bool same_row = ahead.blocks > 0;
+    if (same_row) StartScores(s, buffer, ahead, sum);
     if (waiting) {
       if (blocks == 0) {
         blocks = BlocksOf(s, current);
@@ -228,8 +230,12 @@ __device__ __forceinline__ void MakeProbabilities(const AttentionTask& task, flo
 #pragma unroll
     for (int i = 0; i < 16; ++i) kept[i] = next[i];
     waiting = multiplying;
-    // Not before probabilities: keys may have to wait for values that wait for those.
-    multiplying = StartNext(task, part, s, ahead, buffer, sum);
+    multiplying = same_row;
+    if (!same_row) {
+      ptx::WarpgroupWait<0>();  // none is left, which the compiler cannot see
+      multiplying = NextRow(task, part, s, ahead, buffer);
+      if (multiplying) StartScores(s, buffer, ahead, sum);
+    }
   } while (multiplying || waiting);
   ptx::WarpgroupWait<0>();  // none is left, which the compiler cannot see
 }

@@ -77,6 +77,11 @@ __device__ __forceinline__ uint4 DecodeWindow(uint2 codes, std::uint32_t scale_c
   return {__byte_perm(p[0], p[1], 0x5410), __byte_perm(p[0], p[1], 0x7632), __byte_perm(p[2], p[3], 0x5410),
           __byte_perm(p[2], p[3], 0x7632)};
 }
+// The e4m3 scale of 16 values of an entry, twice.
+__device__ __forceinline__ std::uint32_t EntryScale(std::uint32_t code) {
+  return MultiplyPairs(((code * 0x00100010u) & 0x07F007F0u) | ((code * 0x01000100u) & 0x80008000u),
+                       ScalePair<kFp8Shift>(127));
+}
 __device__ __forceinline__ uint4 DecodeEntry(std::uint32_t codes, std::uint32_t scale) {
   std::uint32_t p[4];
   DecodeFp4x8(codes, ScalePair<kFp4Shift>(127), p);  // times 1
@@ -241,7 +246,7 @@ __global__ void __launch_bounds__(kThreads, 2) AttentionKernel(AttentionTask tas
   const int t = static_cast<int>(blockIdx.y), head0 = static_cast<int>(blockIdx.x) * kHeads;
   const int tid = static_cast<int>(threadIdx.x);
   const SequenceEntry sequence = task.step.sequence_of(t);
-  const Places places = PlacesOf(task, sequence, t, CountEntries(task, t));
+  const Places places = PlacesOf(task, sequence, task.step.positions[t], CountEntries(task, t));
   for (int i = tid; i < kHeads * kDim / 8; i += kThreads) {
     const int head = i / (kDim / 8), piece = i % (kDim / 8);
     uint4 value = {0, 0, 0, 0};

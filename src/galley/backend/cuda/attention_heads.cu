@@ -91,7 +91,7 @@ __device__ __forceinline__ void AddValues(const AttentionTask& task, const Part&
       Consumed(part, s, ready);
 
       ptx::WaitPhase(At(s.key_full[buffer.slot]), buffer.parity);
-      const std::uint64_t values = ptx::CoreDescriptor(At(s.keys[buffer.slot]), kCore, kPieceCores);
+      const std::uint64_t values = ptx::SwizzledDescriptor(At(s.keys[buffer.slot]), kCore, kLine);
 #pragma unroll
       for (int i = 0; i < kHalf / 2; ++i) acc[i / (kHalf / 4)][i % (kHalf / 4)] *= i / 2 % 2 == 0 ? top : bottom;
       for (float(&sums)[kHalf / 4] : acc) ptx::HoldSums(sums);
@@ -100,8 +100,7 @@ __device__ __forceinline__ void AddValues(const AttentionTask& task, const Part&
       for (int step = 0; step < kBlock / 16; ++step) {
 #pragma unroll
         for (int side = 0; side < 2; ++side) {
-          ptx::AddTransposed128(acc[side], a[step],
-                                ptx::MovedBy(values, 2 * step * kCore + side * (kHalf / 16) * kPieceCores));
+          ptx::AddTransposed128(acc[side], a[step], ptx::MovedBy(values, 2 * step * kCore + side * 2 * kLine));
         }
       }
       ptx::WarpgroupCommit();
@@ -130,7 +129,7 @@ __device__ __forceinline__ void AddValues(const AttentionTask& task, const Part&
 }
 
 __global__ void __launch_bounds__(kThreads, 1) HeadsAttentionKernel(AttentionTask task, float scale) {
-  extern __shared__ __align__(128) std::uint8_t memory[];
+  extern __shared__ __align__(1024) std::uint8_t memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory);
   ptx::LetNextKernelStart();
   if (threadIdx.x == 0) InitBarriers(s);
@@ -142,14 +141,14 @@ __global__ void __launch_bounds__(kThreads, 1) HeadsAttentionKernel(AttentionTas
       .half = static_cast<int>(blockIdx.z), .lane = tid % 32, .warp = tid % kGroup / 32, .local = tid % kGroup};
   const int role = __shfl_sync(kFullWarp, tid / kGroup, 0);
   if (role == 0) {
-    ptx::RaiseRegisters<176>();
+    ptx::RaiseRegisters<160>();
     MakeProbabilities(task, scale, part, s);
   } else if (role == 1) {
     ptx::RaiseRegisters<176>();
     AddValues(task, part, s);
     ptx::WaitCluster();
   } else {
-    ptx::ReduceRegisters<80>();
+    ptx::ReduceRegisters<88>();
     DecodeRows(task, part, s);
     ptx::WaitCluster();
   }

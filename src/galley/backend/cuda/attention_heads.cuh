@@ -11,10 +11,9 @@
 namespace galley::backend::cuda::heads {
 
 constexpr int kHeads = 64, kBlock = 64, kHalf = kDim / 2, kThreads = 512, kGroup = 128;
-constexpr int kCore = 128;  // bytes: 8 keys by 8 dimensions
-// Of 8 dimensions of every key of a block. The pad keeps apart the banks of a key's pieces, which values meet together.
-constexpr int kPieceCores = kBlock / 8 * kCore + 16;
-constexpr int kKeyBytes = kHalf / 8 * kPieceCores;
+// A block of keys lies in lines of 64 dimensions, 128 bytes of each key; their pieces of 16 bytes are swizzled, so that
+// products read them fast both along the dimensions and along the keys.
+constexpr int kCore = 8 * 128, kLine = kBlock / 8 * kCore, kKeyBytes = kHalf / 64 * kLine;
 constexpr int kRowBytes = kHalf * 2;    // of a head's queries or result
 constexpr int kRawStride = kHalf + 16;  // bytes of a raw record: codes, then scales; an odd multiple of 16
 // Scores run up to two blocks ahead of values, so that three blocks of keys are in use while the next is decoded.
@@ -22,13 +21,13 @@ constexpr int kKeyBuffers = 4, kRawStages = 2, kScoreSlots = 3, kProbabilitySlot
 static_assert(kKeyBuffers >= 3);  // or values would wait for scores that wait for keys
 constexpr int kRecordWarps = kBlock / 8;
 constexpr int kTurnedPairsMax = 64;  // of a head
-static_assert(kHeads * kRowBytes <= kKeyBytes);
+static_assert(kHeads * kRowBytes == kKeyBytes);
 
 // Keys are kept 2^16 times smaller than they are, so that the scale of an entry and what the bits of its codes are
 // short of make one factor; scores and the result are brought back.
 constexpr int kKeyShift = 16;
-// Dimensions lie in an order of their own in each piece of eight, d0 d4 d1 d5 d2 d6 d3 d7, which is what the codes of
-// an entry give without shuffling; of queries too, and the result is put in order at the end.
+// The dimensions of keys lie in an order of their own in each piece of eight, d0 d4 d1 d5 d2 d6 d3 d7, which is what
+// the codes of an entry give without shuffling. Queries follow when they are loaded, and the result is put in order.
 
 // Probabilities of a block of keys as operands of the values' products: of heads l/4 (+ 8) for lane l, from block 0 (1)
 // of the cluster. `factor`: how much earlier sums shrink; in the last message of a row, the inverse of the denominator.
@@ -41,7 +40,7 @@ constexpr int kScoreBytes = kGroup * 64, kFactorBytes = kGroup * 4, kPairBytes =
 struct Shared {
   // A row's queries (heads behind each other, their pieces of 16 bytes swizzled), then its blocks of keys, in cores;
   // the buffer of the last one serves the result on its way out.
-  alignas(128) std::uint8_t keys[kKeyBuffers][kKeyBytes];
+  alignas(kCore) std::uint8_t keys[kKeyBuffers][kKeyBytes];
   alignas(128) uint4 scores[kScoreSlots][4][kGroup];  // of the other block
   Probabilities probabilities[kProbabilitySlots];
   alignas(16) std::uint8_t raw[kRecordWarps][kRawStages][8 * kRawStride];

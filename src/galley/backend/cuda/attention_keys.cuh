@@ -114,14 +114,14 @@ struct Places {
   }
 };
 
-__device__ __forceinline__ Places PlacesOf(const AttentionTask& task, const SequenceEntry& sequence, int t,
+// Of the row at position `p`.
+__device__ __forceinline__ Places PlacesOf(const AttentionTask& task, const SequenceEntry& sequence, int p,
                                            int entries) {
   if (task.draft) {
     const int from = max(max(sequence.start - task.window_size, 0), sequence.decoder_floor);
     const int rows = max(sequence.start - from, 0) + sequence.rows;
     return {rows, rows, 0, from};
   }
-  const int p = task.step.positions[t];
   const int floor = task.decoder_floor ? sequence.decoder_floor : sequence.encoder_floor;
   const int oldest = max(floor, p - task.window_size + 1);
   return {p + 1 - oldest, min(task.window_size, max(task.window_places, p + 1)), entries, oldest};
@@ -190,12 +190,6 @@ __device__ __forceinline__ const std::uint8_t* CodesOf(const AttentionTask& task
                      : key.kind == KeyKind::kRing ? static_cast<const void*>(task.ring.base)
                                                   : static_cast<const void*>(task.slab.base);
   return static_cast<const std::uint8_t*>(base) + static_cast<std::size_t>(key.codes) * 16;
-}
-
-// The e4m3 scale of 16 values of an entry, twice.
-__device__ __forceinline__ std::uint32_t EntryScale(std::uint32_t code) {
-  return MultiplyPairs(((code * 0x00100010u) & 0x07F007F0u) | ((code * 0x01000100u) & 0x80008000u),
-                       ScalePair<kFp8Shift>(127));
 }
 
 }  // namespace galley::backend::cuda

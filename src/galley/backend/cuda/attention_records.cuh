@@ -7,45 +7,15 @@
 
 namespace galley::backend::cuda::heads {
 
-// Entries of row t's list, by each warp.
-__device__ __forceinline__ int CountEntries(const AttentionTask& task, int t, int lane) {
-  int entries = 0;
-  if (task.list != nullptr) {
-    const std::int32_t* list = task.list + static_cast<std::int64_t>(t) * task.topk;
-    const int quads = task.topk % 4 == 0 ? task.topk / 4 : 0;
-#pragma unroll 4
-    for (int i = lane; i < quads; i += 32) {
-      const int4 four = reinterpret_cast<const int4*>(list)[i];
-      // A negative number shifts to -1.
-      entries += 4 + ((four.x >> 31) + (four.y >> 31) + (four.z >> 31) + (four.w >> 31));
-    }
-#pragma unroll 1
-    for (int i = 4 * quads + lane; i < task.topk; i += 32) entries += list[i] >= 0 ? 1 : 0;
-  }
-  return __reduce_add_sync(kFullWarp, entries);
-}
-
-// Eight heads' queries, of this half of the dimensions; zeros for heads that are none.
-__device__ __forceinline__ void CopyQueries(const AttentionTask& task, const Item& item, int own, int half, int lane,
-                                            std::uint8_t* out) {
-  constexpr int kAtOnce = 4;
-#pragma unroll 1
-  for (int first = own * 8; first < own * 8 + 8; first += kAtOnce) {
-    uint4 pieces[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int head = item.head0 + first + i;
-      const std::int64_t row = static_cast<std::int64_t>(item.t) * task.heads + head;
-      pieces[i] = {0, 0, 0, 0};
-      if (head < task.heads) pieces[i] = *reinterpret_cast<const uint4*>(task.q + row * kDim + half * kHalf + lane * 8);
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const uint4& p = pieces[i];
-      *reinterpret_cast<uint4*>(out + (first + i) * kRowBytes + (lane ^ (first + i) % 8) * 16) = {
-          __byte_perm(p.x, p.z, 0x5410), __byte_perm(p.x, p.z, 0x7632), __byte_perm(p.y, p.w, 0x5410),
-          __byte_perm(p.y, p.w, 0x7632)};
-    }
+// Starts the copies of eight heads' queries, of this half of the dimensions; zeros for heads that are none.
+__device__ __forceinline__ void FetchQueries(const AttentionTask& task, const Item& item, int own, int half, int lane,
+                                             std::uint8_t* out) {
+#pragma unroll 2
+  for (int i = 0; i < 8; ++i) {
+    const int head = item.head0 + own * 8 + i;
+    const std::int64_t row = static_cast<std::int64_t>(item.t) * task.heads + min(head, task.heads - 1);
+    ptx::CopyAsync16(out + (own * 8 + i) * kRowBytes + (lane ^ i) * 16, task.q + row * kDim + half * kHalf + lane * 8,
+                     head < task.heads);
   }
 }
 
@@ -83,73 +53,131 @@ __device__ __forceinline__ uint4 EntryPiece(std::uint32_t codes, std::uint32_t s
           MultiplyPairs((rest & kFirst) * 0x1040u & kPlaces, scale),
           MultiplyPairs((rest & kSecond) * 0x0104u & kPlaces, scale)};
 }
+// Of an e4m3 scale, which has no sign: in two steps, as the factor between its bits and its place is beyond bf16.
 __device__ __forceinline__ std::uint32_t EntryPieceScale(std::uint32_t code) {
-  return MultiplyPairs(EntryScale(code), ScalePair<kFp4Shift - kKeyShift>(127));
+  return MultiplyPairs(MultiplyPairs(code * 0x00100010u, ScalePair<kFp8Shift>(127)),
+                       ScalePair<kFp4Shift - kKeyShift>(127));
 }
 
-// Eight raw records to cores of bf16, eight lanes to a core; keys that are none become zero.
+// Eight raw records to bf16, eight lanes to a core; keys that are none become zero.
 __device__ __forceinline__ void DecodeRecords(KeyKind kind, const std::uint8_t* raw, int half, int lane,
                                               std::uint8_t* out) {
-  const int part = lane / 8;
-  raw += lane % 8 * kRawStride;
-  out += lane % 8 * 16;
-  const auto store = [&](int piece, const uint4& value) {
-    *reinterpret_cast<uint4*>(out + piece * kPieceCores) = value;
+  const int part = lane / 8, key = lane % 8;
+  raw += key * kRawStride;
+  out += key * 128;
+  // Piece `piece` of line `line`.
+  const auto at = [&](int line, int piece) {
+    return reinterpret_cast<uint4*>(out + line * kLine + (piece ^ key) * 16);
   };
   if (kind == KeyKind::kStep || kind == KeyKind::kRing) {
 #pragma unroll 1
-    for (int first = 0; first < kHalf / 16; first += 4) {
-      const int i = first + part;
+    for (int line = 0; line < kHalf / 64; ++line) {
+      const int i = line * 4 + part;
       const uint4 codes = *reinterpret_cast<const uint4*>(raw + i * 16);
       const std::uint32_t scale = raw[kHalf + half * (kHalf / 32) + i / 2];
-      store(2 * i, WindowPiece(codes.x, codes.y, scale));
-      store(2 * i + 1, WindowPiece(codes.z, codes.w, scale));
+      *at(line, 2 * part) = WindowPiece(codes.x, codes.y, scale);
+      *at(line, 2 * part + 1) = WindowPiece(codes.z, codes.w, scale);
     }
   } else if (kind == KeyKind::kEntry) {
 #pragma unroll
-    for (int first = 0; first < kHalf / 32; first += 4) {
-      const int i = first + part;
+    for (int first = 0; first < kHalf / 64; first += 2) {
+      const int i = first * 2 + part, line = first + part / 2, piece = part % 2 * 4;
       const uint4 codes = *reinterpret_cast<const uint4*>(raw + i * 16);
       const std::uint32_t both = *reinterpret_cast<const std::uint16_t*>(raw + kHalf + i * 2);
       const std::uint32_t low = EntryPieceScale(both & 0xFF), high = EntryPieceScale(both >> 8);
-      store(4 * i, EntryPiece(codes.x, low));
-      store(4 * i + 1, EntryPiece(codes.y, low));
-      store(4 * i + 2, EntryPiece(codes.z, high));
-      store(4 * i + 3, EntryPiece(codes.w, high));
+      *at(line, piece) = EntryPiece(codes.x, low);
+      *at(line, piece + 1) = EntryPiece(codes.y, low);
+      *at(line, piece + 2) = EntryPiece(codes.z, high);
+      *at(line, piece + 3) = EntryPiece(codes.w, high);
     }
   } else {
-    for (int i = part; i < kHalf / 8; i += 4) store(i, {0, 0, 0, 0});
+    for (int i = part; i < kHalf / 8; i += 4) *at(i / 8, i % 8) = {0, 0, 0, 0};
   }
 }
 
-// Where this warp's keys of every block lie; a lane finds those of every fourth block. Loads for three at a time are
-// under way; the rest is too much code for more than one.
-__device__ __forceinline__ void FindKeys(const AttentionTask& task, const SequenceEntry& sequence, const Places& places,
-                                         int t, int blocks, int own, int lane, KeyPlace* out) {
-  constexpr int kAtOnce = 3;
-  static_assert(sizeof(EntryPlace) == sizeof(KeyPlace));
-  const int key = own * 8 + lane % 8;
-  for (int first = lane / 8; first < blocks; first += 4 * kAtOnce) {
-    EntryPlace listed[kAtOnce];
+// The list of a row in the making, by each warp for its own keys. Every stage begins with what the one before it has
+// loaded, so that nobody waits for memory when there is other work between the stages.
+struct NextList {
+  static constexpr int kStages = 5, kAtOnce = 3;
+  const AttentionTask& task;
+  int own, lane;
+  int item = static_cast<int>(blockIdx.x), stage = 0;
+  int t = 0, position = 0, sequence_index = 0, entries = 0, blocks = 0;
+  int4 quads[4];
+  SequenceEntry sequence;
+  Places places{};
+  EntryPlace listed[kAtOnce];
+
+  __device__ __forceinline__ bool none() const { return item >= Items(task); }
+  __device__ __forceinline__ int Place(int b) const { return places.BlockBegin<kBlock>(b) + own * 8 + lane % 8; }
+  // `row_free` waits until the places of an earlier row may be overwritten.
+  template <typename RowFree>
+  __device__ __forceinline__ void Advance(KeyPlace* out, RowFree&& row_free) {
+    constexpr int kQuadsAtOnce = 4 * 32;
+    switch (stage++) {
+      case 0: {
+        t = ItemAt(task, item).t;
+        sequence_index = task.step.row_sequence[t];
+        position = task.step.positions[t];
+        const auto* list = reinterpret_cast<const int4*>(task.list + static_cast<std::int64_t>(t) * task.topk);
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      listed[i].entry = EntryAt(task, places, t, places.BlockBegin<kBlock>(first + 4 * i) + key);
-    }
+        for (int i = 0; i < 4; ++i) {
+          const bool there = Whole() && lane + 32 * i < task.topk / 4;
+          quads[i] = there ? list[lane + 32 * i] : int4{-1, -1, -1, -1};
+        }
+        break;
+      }
+      case 1:
+        sequence = task.step.table[sequence_index];
+        entries = 0;
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) listed[i].block = BlockOf(task, sequence, listed[i].entry);
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int b = first + 4 * i;
-      if (b < blocks) *reinterpret_cast<EntryPlace*>(out + b * kBlock + key) = listed[i];
-    }
-  }
+        for (int i = 0; i < 4; ++i) {  // a negative number shifts to -1
+          entries += 4 + (quads[i].x >> 31) + (quads[i].y >> 31) + (quads[i].z >> 31) + (quads[i].w >> 31);
+        }
 #pragma unroll 1
-  for (int b = lane / 8; b < blocks; b += 4) {
-    KeyPlace* at = out + b * kBlock + key;
-    *at = KeyAt(task, sequence, places, places.BlockBegin<kBlock>(b) + key, *reinterpret_cast<const EntryPlace*>(at));
+        for (int i = (Whole() ? 4 * kQuadsAtOnce : 0) + lane; task.list != nullptr && i < task.topk; i += 32) {
+          entries += task.list[static_cast<std::int64_t>(t) * task.topk + i] >= 0 ? 1 : 0;
+        }
+        entries = __reduce_add_sync(kFullWarp, entries);
+        break;
+      case 2:
+        places = PlacesOf(task, sequence, position, entries);
+        blocks = max(places.Blocks<kBlock>(), 1);  // a row without keys has a block of none
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) listed[i].entry = EntryAt(task, places, t, Place(lane / 8 + 4 * i));
+        break;
+      case 3:
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) listed[i].block = BlockOf(task, sequence, listed[i].entry);
+        break;
+      default:
+        row_free();
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int b = lane / 8 + 4 * i;
+          if (b < blocks) *reinterpret_cast<EntryPlace*>(out + b * kBlock + own * 8 + lane % 8) = listed[i];
+        }
+#pragma unroll 1
+        for (int b = lane / 8; b < blocks; b += 4) {
+          KeyPlace* at = out + b * kBlock + own * 8 + lane % 8;
+          EntryPlace entry = *reinterpret_cast<const EntryPlace*>(at);
+          if (b >= 4 * kAtOnce) {  // a longer list than usual
+            entry.entry = EntryAt(task, places, t, Place(b));
+            entry.block = BlockOf(task, sequence, entry.entry);
+          }
+          *at = KeyAt(task, sequence, places, Place(b), entry);
+        }
+        __syncwarp();
+    }
   }
-  __syncwarp();
-}
+
+ private:
+  // Whether the list can be read four entries at once.
+  __device__ __forceinline__ bool Whole() const {
+    return task.list != nullptr && task.topk % 4 == 0;
+  }
+  static_assert(sizeof(EntryPlace) == sizeof(KeyPlace));
+};
 
 __device__ __forceinline__ void DecodeRows(const AttentionTask& task, const Part& part, Shared& s) {
   const int own = static_cast<int>(threadIdx.x) / 32 - (kThreads / 32 - kRecordWarps), lane = part.lane;
@@ -161,56 +189,48 @@ __device__ __forceinline__ void DecodeRows(const AttentionTask& task, const Part
     if (lane == 0) ptx::Arrive(At(s.key_full[buffer.slot]));
     buffer.Advance();
   };
-  // The list of a row is made while the row before it is worked on, after `due` of its blocks, when buffers are full
-  // anyway. Not before the first one: scores finish the row before that only once they have started on this one.
-  constexpr int kDue = kKeyBuffers;
-  int ahead = static_cast<int>(blockIdx.x), ahead_blocks = 0;  // the next row, and how many blocks its list has
+  NextList next{.task = task, .own = own, .lane = lane};
   const KeyPlace* places = nullptr;
-  int blocks = 0, b = 0, due = 0;
+  int blocks = 0, b = 0;
   const auto fetch = [&](int i) {
     if (i < blocks) FetchRecords(task, places + i * kBlock + own * 8, part.half, lane, s.raw[own][i % kRawStages]);
     ptx::CommitCopies();
   };
   while (true) {
-    if (b == due) {
-      due = -1;
-      ahead_blocks = 0;
-      if (ahead < Items(task)) {
-        const int t = ItemAt(task, ahead).t;
-        const SequenceEntry sequence = task.step.sequence_of(t);
-        const Places listed = PlacesOf(task, sequence, t, CountEntries(task, t, lane));
-        ahead_blocks = max(listed.Blocks<kBlock>(), 1);  // a row without keys has a block of none
+    // The list of a row is made while the row before it is worked on. Its last stage waits until scores have finished
+    // the row before that, which they have only once they have started on this one: so not before the first block.
+    if (next.stage < NextList::kStages && !next.none()) {
+      next.Advance(s.places + row.slot * list_places, [&] {
         ptx::WaitPhase(At(s.row_empty[row.slot]), row.parity ^ 1);
         if (own == 0 && lane == 0) {
-          s.blocks[row.slot] = ahead_blocks;
+          s.blocks[row.slot] = next.blocks;
           ptx::Arrive(At(s.row_full[row.slot]));
         }
-        FindKeys(task, sequence, listed, t, ahead_blocks, own, lane, s.places + row.slot * list_places);
-      }
-    }
-    if (b == blocks) {
-      if (ahead_blocks == 0) return;
-      blocks = ahead_blocks, b = 0, due = min(kDue, blocks);
+      });
+      if (b == blocks) continue;
+    } else if (b == blocks) {
+      if (next.none()) return;
+      const Item item = ItemAt(task, next.item);
+      blocks = next.blocks, b = 0;
       places = s.places + row.slot * list_places;
+      ptx::WaitPhase(At(s.key_empty[buffer.slot]), buffer.parity ^ 1);
+      FetchQueries(task, item, own, part.half, lane, s.keys[buffer.slot]);
 #pragma unroll 1
       for (int i = 0; i < kRawStages; ++i) fetch(i);
-      ptx::WaitPhase(At(s.key_empty[buffer.slot]), buffer.parity ^ 1);
-      const Item item = ItemAt(task, ahead);
-      CopyQueries(task, item, own, part.half, lane, s.keys[buffer.slot]);
-      fill();
       // Values read the angles behind the first block of keys.
       if (own == kRecordWarps - 1) {
 #pragma unroll 1
         for (int i = lane; i < task.rope.dims / 2; i += 32) {
-          s.angle[row.slot][i] = RopeAngle(task.rope, task.step.positions[item.t], i);
+          s.angle[row.slot][i] = RopeAngle(task.rope, next.position, i);
         }
       }
       row.Advance();
-      ahead += static_cast<int>(gridDim.x);
-      continue;
+      next.item += static_cast<int>(gridDim.x);
+      next.stage = 0;
     }
     ptx::WaitCopies<kRawStages - 1>();
     __syncwarp();
+    if (b == 0) fill();  // queries came before
     const KeyKind kind = places[b * kBlock + own * 8 + lane % 8].kind;
     const unsigned used = __ballot_sync(kFullWarp, kind != KeyKind::kNone) & 0xFF;
     ptx::WaitPhase(At(s.key_empty[buffer.slot]), buffer.parity ^ 1);

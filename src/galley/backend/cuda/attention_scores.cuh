@@ -145,7 +145,7 @@ __device__ __forceinline__ void StartScores(const Shared& s, Cursor<kKeyBuffers>
                                             float (&sum)[32]) {
   --ahead.blocks;
   ptx::WaitPhase(At(s.key_full[buffer.slot]), buffer.parity);
-  const std::uint64_t keys = ptx::CoreDescriptor(At(s.keys[buffer.slot]), kPieceCores, kCore);
+  const std::uint64_t keys = ptx::SwizzledDescriptor(At(s.keys[buffer.slot]), kCore);
   buffer.Advance();
 #pragma unroll
   for (float& value : sum) value = 0;
@@ -153,7 +153,7 @@ __device__ __forceinline__ void StartScores(const Shared& s, Cursor<kKeyBuffers>
   ptx::WarpgroupFence();
 #pragma unroll
   for (int step = 0; step < kHalf / 16; ++step) {
-    ptx::Wgmma<64>::Add(sum, ahead.q[step], ptx::MovedBy(keys, 2 * step * kPieceCores));
+    ptx::Wgmma<64>::Add(sum, ahead.q[step], ptx::MovedBy(keys, step / 4 * kLine + step % 4 * 32));
   }
   ptx::WarpgroupCommit();
 }
@@ -166,10 +166,18 @@ __device__ __forceinline__ bool NextRow(const AttentionTask& task, const Part& p
   ahead.blocks = BlocksOf(s, ahead.row);
   ahead.row.Advance();
   ptx::WaitPhase(At(s.key_full[buffer.slot]), buffer.parity);
-  const std::uint8_t* rows = s.keys[buffer.slot] + (part.warp * 16 + part.lane % 16) * kRowBytes;
+  // Register i of a step has dimensions d and d + 4 of a piece, d = lane % 4, of head lane / 4 (+ 8 if i is odd).
+  const std::uint8_t* rows = s.keys[buffer.slot] + (part.warp * 16 + part.lane / 4) * kRowBytes + part.lane % 4 / 2 * 4;
+  const std::uint32_t halves = part.lane % 2 == 0 ? 0x5410 : 0x7632;
 #pragma unroll
   for (int step = 0; step < kHalf / 16; ++step) {
-    ptx::LoadMatrix4(ahead.q[step], rows + (step / 4 * 8 + ((step % 4 * 2 + part.lane / 16) ^ part.lane % 8)) * 16);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int piece = 2 * step + i / 2;
+      const auto* words = reinterpret_cast<const std::uint32_t*>(rows + i % 2 * 8 * kRowBytes + piece / 8 * 128 +
+                                                                 (piece % 8 ^ part.lane / 4) * 16);
+      ahead.q[step][i] = __byte_perm(words[0], words[2], halves);
+    }
   }
   __syncwarp();
   if (part.lane == 0) ptx::Arrive(At(s.key_empty[buffer.slot]));

@@ -39,8 +39,10 @@ __device__ __forceinline__ void SendOne(std::uint32_t to, float value, std::uint
                "r"(barrier)
                : "memory");
 }
+// At a barrier of another block, for what this thread has read. Of the block's scope: with the cluster's the thread
+// would wait for all memory that it has touched.
 __device__ __forceinline__ void ArriveInBlock(std::uint32_t barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // What `own`, an address in this block's shared memory, holds in block `rank` of the cluster.

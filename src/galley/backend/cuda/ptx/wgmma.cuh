@@ -18,6 +18,15 @@ __device__ __forceinline__ std::uint64_t CoreDescriptor(std::uint32_t address, s
          static_cast<std::uint64_t>(column_stride >> 4) << 32;
 }
 
+// The same in rows of 128 bytes of which eight make a core of 1,024, aligned so, with the pieces of 16 bytes of row r
+// at their place xor r. Rows lie along K or along the columns. K in rows: `row_stride` bytes between cores along the
+// columns
+// (`line_stride` is unused). Columns in rows: `row_stride` between cores along K, `line_stride` between those along the
+// columns.
+__device__ __forceinline__ std::uint64_t SwizzledDescriptor(std::uint32_t address, std::uint32_t row_stride,
+                                                            std::uint32_t line_stride = 16) {
+  return CoreDescriptor(address, line_stride, row_stride) | std::uint64_t{1} << 62;
+}
 // The same operand `bytes` further on.
 __device__ __forceinline__ std::uint64_t MovedBy(std::uint64_t descriptor, int bytes) {
   return descriptor + static_cast<std::uint64_t>(bytes >> 4);

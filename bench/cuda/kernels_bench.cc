@@ -219,6 +219,12 @@ void Dense(Bench& b, const std::vector<int>& row_counts) {
       b.ReportPeer(w->rows, w->cols, rows, replays);
     }
     if (rows == 64) one("wq_a", projections.wq_a);
+    const auto* o = b.Random<BFloat16>(static_cast<std::size_t>(rows) * kHeads * 512, Pattern::kBF16);
+    b.Report(
+        fmt::format("AttnIn alone, {} rows", rows), 51.1e6, 0, 1, [&] { b.backend().AttnIn(in); }, replays);
+    b.Report(
+        fmt::format("AttnOut alone, {} rows", rows), 75.5e6, 0, 1,
+        [&] { b.backend().AttnOut(projections.Out(o, rows, y)); }, replays);
   }
 }
 
@@ -449,6 +455,9 @@ void Boundary(Bench& b, const std::vector<int>& row_counts) {
     b.Report(fmt::format("MhcBoundary {} rows", rows), rows * (kDim * 2.0 * 10) + 24 * 4.0 * kDim * 4,
              rows * 2.0 * 24 * 4 * kDim, 1, [&] { b.backend().MhcBoundary(args); });
   }
+}
+
+void Head(Bench& b) {
   const Weight head = b.Matrix(WeightFormat::kBF16, kVocab, kDim);
   const auto* norm = b.Random<BFloat16>(kDim, Pattern::kBF16);
   for (const int rows : {1, 64}) {
@@ -518,7 +527,8 @@ struct Part {
 };
 constexpr Part kParts[] = {
     {"layer", Layer},         {"moe", Moe},      {"dense", Dense},
-    {"attention", Attention}, {"mhc", Boundary}, {"index", [](Bench& b, const std::vector<int>&) { Index(b); }},
+    {"attention", Attention}, {"mhc", Boundary}, {"head", [](Bench& b, const std::vector<int>&) { Head(b); }},
+    {"index", [](Bench& b, const std::vector<int>&) { Index(b); }},
 };
 
 }  // namespace

@@ -13,14 +13,15 @@
 
 namespace galley::backend::cuda {
 
-// matmul.cu, wide_matmul.cu and bulk_matmul.cu
+// matmul.cu, wide_matmul.cu, bulk_matmul.cu and bulk_split.cu
 
 // Orders in which the kernels want the values of a row of x.
 enum class RowOrder {
   kNatural,
-  kPaired,  // numbers.cuh; narrow products of quantised weights
-  kSlots,   // wide_dot.cuh; wide products, by weight format
-  kPacked,  // packed_rows.h, in tiles of BulkTileRows; FP8 weights
+  kPaired,    // numbers.cuh; narrow products of quantised weights
+  kSlots,     // wide_dot.cuh; wide products, by weight format
+  kPacked,    // packed_rows.h, in tiles of BulkTileRows; weights that TakesBulkProduct
+  kUnpacked,  // natural, for split products that pack their part of x themselves (TakesUnpacked)
 };
 
 // out[t][r] = sum over k of w[r][k] x[t][k] in fp32, then rounded to bf16 or kept.
@@ -30,27 +31,45 @@ struct ProductArgs {
   const BFloat16* x = nullptr;
   std::int64_t x_stride = 0;  // elements from row to row
   RowOrder order = RowOrder::kNatural;
-  bool split = false;  // the order is kSlots or kPacked
+  bool split = false;     // the order is kSlots, kPacked or kUnpacked
+  bool quantize = false;  // kUnpacked: FP8 fake quantisation in groups of 32 comes before the product
   // Weight rows in groups of this many read x from `group_stride` elements further on; 0: one group.
   std::int64_t group_rows = 0, group_stride = 0;
   void* out = nullptr;
   bool float_out = false;
   std::int64_t out_stride = 0;  // elements
+
+  // What follows only products of kPacked or kUnpacked rows with FP8 weights can do.
+
+  // A second product of the same x; its matrix has as many columns, `also_out` its own rows as stride.
+  Weight also;
+  void* also_out = nullptr;
+  // out is the x of a product of FP8 weights with as many columns as `weight` has rows: quantised and packed.
+  bool packs_out = false;
+  // The last `rotated` outputs of every `head_dim`, rounded to bf16, are turned in pairs by angles [rows][rotated / 2].
+  const float2* angles = nullptr;
+  int head_dim = 0, rotated = 0;
+  // Split products only: bytes that the next product will want to find in the second-level cache, a multiple of 16.
+  const void* next = nullptr;
+  std::int64_t next_bytes = 0;
 };
 void Product(const ProductArgs& args, cudaStream_t stream);  // wide when the order is kSlots
 void WideProduct(const ProductArgs& args, cudaStream_t stream);
-// split_matmul.cu and bulk_matmul.cu: x in slots or packed; compute capability 9.0, and TakesSplitProduct holds.
+// split_matmul.cu: x in slots; compute capability 9.0, and TakesSplitProduct holds.
 void SplitProduct(const ProductArgs& args, cudaStream_t stream);
 [[nodiscard]] bool TakesSplitProduct(const Weight& weight, std::int64_t group_rows);
 // Products of more rows of x are never split.
 inline constexpr int kSplitRowsMax = 256;
-// bulk_matmul.cu: x packed; compute capability 9.0, and TakesBulkProduct holds. With `split`, parts of K are blocks of
-// threads.
+// x packed, or packed by the product; compute capability 9.0, and TakesBulkProduct holds. bulk_split.cu with `split` and
+// FP8 weights: parts of K are blocks of threads. bulk_matmul.cu otherwise.
 void BulkProduct(const ProductArgs& args, cudaStream_t stream);
+void BulkSplitProduct(const ProductArgs& args, cudaStream_t stream);
 [[nodiscard]] bool TakesBulkProduct(const Weight& weight, std::int64_t group_rows);
+// Whether the split form takes x unpacked: few rows, whose part then lies beside the stages.
+[[nodiscard]] bool TakesUnpacked(const Weight& weight, int rows);
 // Rows of x in a tile.
 [[nodiscard]] constexpr int BulkTileRows(int rows) {
-  return rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
+  return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
 }
 // Products that are split though rows of x would allow another form, by shape alone; all forms give equal bits.
 // bf16: 1 … kSplitAlwaysRows rows always, but for narrow matrices, whose few clusters leave the device idle; more where
@@ -129,6 +148,20 @@ struct WindowRecordArgs {
   const Ring* ring = nullptr;  // host
 };
 void WindowRecords(const WindowRecordArgs& args, cudaStream_t stream);
+// The same beside what lies between the products of queries: qr [T][rank] = RMS(low), and when `quantized` is given qr
+// quantised in an order for products of FP8 weights (kPaired, kSlots or kPacked), and in `angles` [T][rope.dims / 2]
+// cosine and sine of every row's rotation.
+struct QueryRowArgs {
+  WindowRecordArgs window;
+  const BFloat16* low = nullptr;
+  const BFloat16* norm = nullptr;
+  int rank = 0;
+  BFloat16* qr = nullptr;
+  BFloat16* quantized = nullptr;
+  RowOrder order = RowOrder::kPacked;
+  float2* angles = nullptr;
+};
+void QueryRows(const QueryRowArgs& args, cudaStream_t stream);
 // Rotates the last values of every head of q [T][heads][head_dim] in place.
 void RotateHeads(const StepView& step, BFloat16* q, int heads, int head_dim, const Rope& rope, cudaStream_t stream);
 

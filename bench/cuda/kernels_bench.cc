@@ -526,8 +526,12 @@ struct Part {
   void (*run)(Bench& b, const std::vector<int>& row_counts);
 };
 constexpr Part kParts[] = {
-    {"layer", Layer},         {"moe", Moe},      {"dense", Dense},
-    {"attention", Attention}, {"mhc", Boundary}, {"head", [](Bench& b, const std::vector<int>&) { Head(b); }},
+    {"layer", Layer},
+    {"moe", Moe},
+    {"dense", Dense},
+    {"attention", Attention},
+    {"mhc", Boundary},
+    {"head", [](Bench& b, const std::vector<int>&) { Head(b); }},
     {"index", [](Bench& b, const std::vector<int>&) { Index(b); }},
 };
 

@@ -100,8 +100,7 @@ TEST(RowCounts, Head) {
   const auto *x = rig.Normals(kRowsMax * kDim), *norm = rig.Normals(kDim);
   for (const int rows : kRowCounts) {
     auto* logits = rig.Out<float>("logits", static_cast<std::size_t>(rows), kVocab, Check::kExact);
-    cuda->Head(
-        {.dim = kDim, .count = rows, .x = x, .norm = norm, .eps = 1e-20f, .head = head, .logits = logits});
+    cuda->Head({.dim = kDim, .count = rows, .x = x, .norm = norm, .eps = 1e-20f, .head = head, .logits = logits});
   }
   ExpectPrefixes(rig, 1);
 }

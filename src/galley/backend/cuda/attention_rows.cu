@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(256) QueryRowKernel(QueryRowArgs args) {
     const BFloat16 code = ToBFloat16(FakeFp8(value, Fp8Scale(WarpMax(fabsf(value)))));
     std::int64_t to = static_cast<std::int64_t>(t) * rank;
     if (args.order == RowOrder::kPacked) {
-      to = PackedElement(args.window.step.rows, rank, BulkTileRows(args.window.step.rows), t, i);
+      to = PackedElement(args.window.step.rows, rank, args.tile_rows, t, i);
     } else if (args.order == RowOrder::kSlots) {
       to += SlotPlace(i, kLaneValues<WeightFormat::kFp8Block32>, true);
     } else {

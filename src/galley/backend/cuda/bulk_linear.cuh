@@ -52,7 +52,7 @@ __device__ __forceinline__ BulkTile TileOf(const ProductArgs& args, const TileMa
 }
 
 // Sends out `Count` sums of neighbouring rows of weights, the first being `row` of the matrix, of a row of x. With
-// packs_out the lanes of 32 such rows do so together; `lanes` names at least those.
+// out_tile_rows the lanes of 32 such rows do so together; `lanes` names at least those.
 template <int Count>
 __device__ __forceinline__ void SendSums(const ProductArgs& args, const TileMatrix& m, int x_row, int row,
                                          const float (&sum)[Count], unsigned lanes) {
@@ -67,7 +67,7 @@ __device__ __forceinline__ void SendSums(const ProductArgs& args, const TileMatr
   float value[Count];
 #pragma unroll
   for (int i = 0; i < Count; ++i) value[i] = RoundToBFloat16(sum[i]);
-  if (args.packs_out) {
+  if (args.out_tile_rows > 0) {
     float most = 0;
 #pragma unroll
     for (int i = 0; i < Count; ++i) most = fmaxf(most, fabsf(value[i]));
@@ -76,13 +76,13 @@ __device__ __forceinline__ void SendSums(const ProductArgs& args, const TileMatr
     const float scale = Fp8Scale(most);
 #pragma unroll
     for (int i = 0; i < Count; ++i) value[i] = FakeFp8(value[i], scale);
-    BFloat16* out = static_cast<BFloat16*>(m.out);
+    // Pairs lie two apart, neighbouring pairs a core.
+    BFloat16* to = static_cast<BFloat16*>(m.out) +
+                   PackedElement(args.rows, static_cast<int>(args.weight.rows), args.out_tile_rows, x_row, row);
 #pragma unroll
-    for (int i = 0; i < Count; ++i) {
-      if (i % 4 >= 2) continue;  // pairs lie two apart
-      const std::int64_t to = PackedElement(args.rows, static_cast<int>(args.weight.rows), BulkTileRows(args.rows),
-                                            x_row, row + i);
-      *reinterpret_cast<std::uint32_t*>(out + to) = Pack(value[i], value[i + 2]);
+    for (int i = 0; i < Count; i += 4) {
+      *reinterpret_cast<std::uint32_t*>(to + i / 2 * 8 * kPackedRows) = Pack(value[i], value[i + 2]);
+      *reinterpret_cast<std::uint32_t*>(to + (i / 2 + 1) * 8 * kPackedRows) = Pack(value[i + 1], value[i + 3]);
     }
     return;
   }

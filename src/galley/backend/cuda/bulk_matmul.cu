@@ -14,8 +14,10 @@ constexpr auto kFp8 = WeightFormat::kFp8Block32, kBf16 = WeightFormat::kBF16;
 // threads on the same multiprocessor, so that weights are on their way while the kernel before this one runs.
 template <WeightFormat F, int N>
 struct WholeRing {
-  static constexpr int kBlocks = F == kBf16 && N <= 64 ? 4 : 2, kBudget = (N <= 64 ? 216 : 226) << 10,
-                       kTileBytes = (N + 15) / 16 * 16 * (kTileRows * 2 + 16),
+  static constexpr int kBlocks = F == kBf16 && N <= 64    ? 4
+                                 : F == kBf16 || N <= 128 ? 2
+                                                          : 1,
+                       kBudget = (N <= 64 ? 216 : 226) << 10, kTileBytes = (N + 15) / 16 * 16 * (kTileRows * 2 + 16),
                        kStageBytes = kBlocks * (2 * kPanelRows * 64 + N * kBlockK<F> * 2);
   using Type = BulkRing<(kBudget - kTileBytes) / kStageBytes, kStageBytes, kTileBytes, 1, kBlocks>;
 };
@@ -92,7 +94,7 @@ void Launch(const ProductArgs& args, cudaStream_t stream) {
 
 template <WeightFormat F>
 void ChooseTile(const ProductArgs& args, cudaStream_t stream) {
-  switch (BulkTileRows(args.rows)) {
+  switch (args.tile_rows) {
     case 8:
       return Launch<F, 8>(args, stream);
     case 16:
@@ -101,6 +103,10 @@ void ChooseTile(const ProductArgs& args, cudaStream_t stream) {
       return Launch<F, 32>(args, stream);
     case 64:
       return Launch<F, 64>(args, stream);
+    case 96:
+      return Launch<F, 96>(args, stream);
+    case 192:
+      return Launch<F, 192>(args, stream);
     default:
       return Launch<F, 128>(args, stream);
   }

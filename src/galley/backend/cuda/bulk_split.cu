@@ -124,8 +124,8 @@ void ChooseRing(const ProductArgs& args, cudaStream_t stream) {
     Launch<N, per_sm(), false>(args, grid, stream);
   };
   if constexpr (Most == 1) return launch(std::integral_constant<int, 1>());
-  if (each <= 2 || Most == 2) return launch(std::integral_constant<int, Most == 1 ? 1 : 2>());
-  if (each == 3 || Most == 3) return launch(std::integral_constant<int, Most <= 2 ? Most : 3>());
+  if (each <= 2 || Most == 2) return launch(std::integral_constant < int, Most == 1 ? 1 : 2 > ());
+  if (each == 3 || Most == 3) return launch(std::integral_constant < int, Most <= 2 ? Most : 3 > ());
   launch(std::integral_constant<int, Most>());
 }
 
@@ -137,7 +137,7 @@ bool TakesUnpacked(const Weight& weight, int rows) {
 }
 
 void BulkSplitProduct(const ProductArgs& args, cudaStream_t stream) {
-  switch (BulkTileRows(args.rows)) {
+  switch (args.tile_rows) {
     case 8:
       return ChooseRing<8, 4>(args, stream);
     case 16:

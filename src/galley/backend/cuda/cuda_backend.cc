@@ -218,11 +218,10 @@ class CudaBackend final : public Backend {
     const BFloat16* x;
     cuda::RowOrder order;
     bool split = false;
+    int tile_rows = 0;      // of packed rows
     bool quantize = false;  // by the product
 
-    [[nodiscard]] bool bulk() const {
-      return order == cuda::RowOrder::kPacked || order == cuda::RowOrder::kUnpacked;
-    }
+    [[nodiscard]] bool bulk() const { return order == cuda::RowOrder::kPacked || order == cuda::RowOrder::kUnpacked; }
   };
   [[nodiscard]] bool Splits(const Weight& weight, int rows, std::int64_t group_rows) const {
     if (!wide_allowed_ || options_.linears == ProductForm::kStream || rows > cuda::kSplitRowsMax) return false;
@@ -284,7 +283,9 @@ CudaBackend::Input CudaBackend::Planned(const Weight& weight, int rows, std::int
   const bool codes = weight.format == WeightFormat::kFp8Block32 || weight.format == WeightFormat::kMxfp4;
   const bool products = TakesWarpgroups(), split = Splits(weight, rows, group_rows);
   using cuda::RowOrder;
-  if (products && cuda::TakesBulkProduct(weight, group_rows)) return {nullptr, RowOrder::kPacked, split};
+  if (products && cuda::TakesBulkProduct(weight, group_rows)) {
+    return {nullptr, RowOrder::kPacked, split, cuda::BulkTileRows(weight, rows, split)};
+  }
   if (split || (products && cuda::UsesWideProduct(weight, rows, group_rows))) return {nullptr, RowOrder::kSlots, split};
   return {nullptr, quantize && codes ? RowOrder::kPaired : RowOrder::kNatural, split};
 }
@@ -309,7 +310,7 @@ CudaBackend::Input CudaBackend::Prepared(const Weight& weight, const BFloat16* x
                     .cols = static_cast<int>(cols),
                     .quantize = quantize,
                     .format = weight.format,
-                    .tile_rows = cuda::BulkTileRows(rows),
+                    .tile_rows = input.tile_rows,
                     .out = out},
                    stream_);
     return input;
@@ -332,6 +333,7 @@ void CudaBackend::Multiply(const Weight& weight, const Input& input, int rows, v
                  .x = input.x,
                  .x_stride = weight.cols,
                  .order = input.order,
+                 .tile_rows = input.tile_rows,
                  .split = input.split,
                  .quantize = input.quantize,
                  .out = out,
@@ -387,9 +389,7 @@ void CudaBackend::Linear(const LinearArgs& args) {
 void CudaBackend::AttnIn(const AttnInArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
   if (!Require(args.rope.dims <= kRopeMax, "so many rotated dimensions", args.rope.dims)) return;
-  if (!Require(args.wq_a.rows % 32 == 0 && args.wq_a.rows <= kQueryRankMax, "queries of this rank", args.wq_a.rows)) {
-    return;
-  }
+  if (!Require(args.wq_a.rows <= kQueryRankMax, "queries of this rank", args.wq_a.rows)) return;
   Run("AttnIn", [&] {
     const int rows = args.step.rows;
     const std::int64_t rank = args.wq_a.rows;
@@ -399,7 +399,7 @@ void CudaBackend::AttnIn(const AttnInArgs& args) {
     MultiplyInputs(args, low, kv);
     const Input planned = Planned(args.wq_b, rows, 0, true);
     const bool quantizes = args.wq_b.format == WeightFormat::kFp8Block32;
-    const bool turns = quantizes && planned.bulk();
+    const bool turns = quantizes && planned.bulk() && args.rope.dims % 8 == 0;
     cuda::QueryRowArgs between{.window = {.step = args.step,
                                           .kv = kv,
                                           .norm = args.kv_norm,
@@ -411,12 +411,13 @@ void CudaBackend::AttnIn(const AttnInArgs& args) {
                                .norm = args.q_norm,
                                .rank = static_cast<int>(rank),
                                .qr = args.qr,
-                               .order = planned.order};
+                               .order = planned.order,
+                               .tile_rows = planned.tile_rows};
     if (quantizes) between.quantized = Take<BFloat16>(ScratchUse::kProduct3, cuda::PackedRowCount(rows) * rank);
     if (turns) between.angles = Take<float2>(ScratchUse::kSmall, std::int64_t{rows} * args.rope.dims / 2);
     if (error_) return;
     cuda::QueryRows(between, stream_);
-    const Input qr = quantizes ? Input{between.quantized, planned.order, planned.split}
+    const Input qr = quantizes ? Input{between.quantized, planned.order, planned.split, planned.tile_rows}
                                : Prepared(args.wq_b, args.qr, rows, rank);
     if (qr.x == nullptr) return;
     cuda::Product({.weight = args.wq_b,
@@ -424,6 +425,7 @@ void CudaBackend::AttnIn(const AttnInArgs& args) {
                    .x = qr.x,
                    .x_stride = rank,
                    .order = qr.order,
+                   .tile_rows = qr.tile_rows,
                    .split = qr.split,
                    .quantize = qr.quantize,
                    .out = args.q,
@@ -456,6 +458,7 @@ void CudaBackend::MultiplyInputs(const AttnInArgs& args, BFloat16* low, BFloat16
                  .x = x.x,
                  .x_stride = both.cols,
                  .order = x.order,
+                 .tile_rows = x.tile_rows,
                  .split = x.split,
                  .quantize = x.quantize,
                  .out = low,
@@ -546,12 +549,13 @@ void CudaBackend::AttnOut(const AttnOutArgs& args) {
                    .x = o.x,
                    .x_stride = width,
                    .order = o.order,
+                   .tile_rows = o.tile_rows,
                    .split = o.split,
                    .group_rows = group_rows,
                    .group_stride = args.wo_a.cols,
                    .out = low,
                    .out_stride = args.wo_a.rows,
-                   .packs_out = packs,
+                   .out_tile_rows = packs ? x.tile_rows : 0,
                    .next = args.wo_b.data,
                    .next_bytes = packs ? std::min(args.wo_b.rows * args.wo_b.cols / 16 * 16, kNextBytes) : 0},
                   stream_);

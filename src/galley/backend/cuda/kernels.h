@@ -20,7 +20,7 @@ enum class RowOrder {
   kNatural,
   kPaired,    // numbers.cuh; narrow products of quantised weights
   kSlots,     // wide_dot.cuh; wide products, by weight format
-  kPacked,    // packed_rows.h, in tiles of BulkTileRows; weights that TakesBulkProduct
+  kPacked,    // packed_rows.h; weights that TakesBulkProduct
   kUnpacked,  // natural, for split products that pack their part of x themselves (TakesUnpacked)
 };
 
@@ -31,6 +31,7 @@ struct ProductArgs {
   const BFloat16* x = nullptr;
   std::int64_t x_stride = 0;  // elements from row to row
   RowOrder order = RowOrder::kNatural;
+  int tile_rows = 0;      // kPacked and kUnpacked: BulkTileRows
   bool split = false;     // the order is kSlots, kPacked or kUnpacked
   bool quantize = false;  // kUnpacked: FP8 fake quantisation in groups of 32 comes before the product
   // Weight rows in groups of this many read x from `group_stride` elements further on; 0: one group.
@@ -42,10 +43,11 @@ struct ProductArgs {
   // What follows only products of kPacked or kUnpacked rows with FP8 weights can do.
 
   // A second product of the same x; its matrix has as many columns, `also_out` its own rows as stride.
-  Weight also;
+  Weight also = {};
   void* also_out = nullptr;
-  // out is the x of a product of FP8 weights with as many columns as `weight` has rows: quantised and packed.
-  bool packs_out = false;
+  // Not 0: out is the x of a product of FP8 weights with as many columns as `weight` has rows, quantised and packed in
+  // such tiles.
+  int out_tile_rows = 0;
   // The last `rotated` outputs of every `head_dim`, rounded to bf16, are turned in pairs by angles [rows][rotated / 2].
   const float2* angles = nullptr;
   int head_dim = 0, rotated = 0;
@@ -60,16 +62,25 @@ void SplitProduct(const ProductArgs& args, cudaStream_t stream);
 [[nodiscard]] bool TakesSplitProduct(const Weight& weight, std::int64_t group_rows);
 // Products of more rows of x are never split.
 inline constexpr int kSplitRowsMax = 256;
-// x packed, or packed by the product; compute capability 9.0, and TakesBulkProduct holds. bulk_split.cu with `split` and
-// FP8 weights: parts of K are blocks of threads. bulk_matmul.cu otherwise.
+// x packed, or packed by the product; compute capability 9.0, and TakesBulkProduct holds. bulk_split.cu with `split`
+// and FP8 weights: parts of K are blocks of threads. bulk_matmul.cu otherwise.
 void BulkProduct(const ProductArgs& args, cudaStream_t stream);
 void BulkSplitProduct(const ProductArgs& args, cudaStream_t stream);
 [[nodiscard]] bool TakesBulkProduct(const Weight& weight, std::int64_t group_rows);
 // Whether the split form takes x unpacked: few rows, whose part then lies beside the stages.
 [[nodiscard]] bool TakesUnpacked(const Weight& weight, int rows);
-// Rows of x in a tile.
-[[nodiscard]] constexpr int BulkTileRows(int rows) {
-  return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
+// Rows of x in a tile: at least a warpgroup product's columns, and wide tiles where there are many, because x goes
+// through shared memory once for 128 rows of weights. Between, what ends sooner on the multiprocessors of an H200.
+[[nodiscard]] constexpr int BulkTileRows(const Weight& weight, int rows, bool split) {
+  if (rows <= 64) return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+  if (split) return 128;
+  if (rows > 1024) return 192;
+  constexpr std::int64_t kMultiprocessors = 132;
+  const auto time = [&](int tile_rows) {
+    const std::int64_t tiles = (weight.rows + 127) / 128 * ((rows + tile_rows - 1) / tile_rows);
+    return (tiles + kMultiprocessors - 1) / kMultiprocessors * tile_rows;
+  };
+  return time(96) < time(128) ? 96 : 128;
 }
 // Products that are split though rows of x would allow another form, by shape alone; all forms give equal bits.
 // bf16: 1 … kSplitAlwaysRows rows always, but for narrow matrices, whose few clusters leave the device idle; more where
@@ -159,6 +170,7 @@ struct QueryRowArgs {
   BFloat16* qr = nullptr;
   BFloat16* quantized = nullptr;
   RowOrder order = RowOrder::kPacked;
+  int tile_rows = 0;  // kPacked
   float2* angles = nullptr;
 };
 void QueryRows(const QueryRowArgs& args, cudaStream_t stream);

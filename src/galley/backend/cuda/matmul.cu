@@ -183,7 +183,7 @@ __global__ void ReorderKernel(ReorderArgs args, int values) {
 
 void Product(const ProductArgs& args, cudaStream_t stream) {
   if (args.rows == 0 || args.weight.rows == 0) return;
-  if (args.order == RowOrder::kPacked) return BulkProduct(args, stream);
+  if (args.order == RowOrder::kPacked || args.order == RowOrder::kUnpacked) return BulkProduct(args, stream);
   if (args.split) return SplitProduct(args, stream);
   if (args.order == RowOrder::kSlots) return WideProduct(args, stream);
   const std::int64_t cols = args.weight.cols;

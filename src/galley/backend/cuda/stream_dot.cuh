@@ -30,8 +30,8 @@ __host__ __device__ constexpr std::int64_t RowBytes(std::int64_t cols) {
 // uses of rows l / 4 and then l / 4 + 8 at 16 l and 512 + 16 l. Behind a tile come those of the next rows, up to a
 // panel of kPanelRows rows where these divide the matrix, then those of the next block of K. Others keep the
 // checkpoint's rows. Scales of MXFP4 matrices lie likewise, 64 bytes a tile, lane l's two at 2 l; none is too large for
-// a bf16's exponent. Of bf16 matrices only the largest, the head, are tiled: the time of the others is not that of their
-// bytes, and some are tables too.
+// a bf16's exponent. Of bf16 matrices only the largest, the head, are tiled: the time of the others is not that of
+// their bytes, and some are tables too.
 inline constexpr std::int64_t kTiledBFloat16Rows = 32768, kTiledBFloat16Cols = 1024;
 template <WeightFormat F>
 __host__ __device__ constexpr bool IsTiled(std::int64_t rows, std::int64_t cols) {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr auto kFp8 = WeightFormat::kFp8Block32;
 constexpr int kUnpackedRowsMax = 16, kUnpackedBlocksMax = 10;  // of x, and of K in a part
-constexpr int kPrefetchBytes = 8 << 10;                        // at once
+constexpr int kSplitsMax = 8;                                  // SplitsOf
 
 // PerSm: blocks of threads that share a multiprocessor's memory.
 template <int N, int PerSm, bool Unpacked>
@@ -70,12 +70,6 @@ __global__ void __launch_bounds__(kBulkThreads, PerSm) SplitProductKernel(Produc
     } else {
       ring.template Copy<kFp8, true>(t);
     }
-    const std::int64_t step = std::int64_t{kPrefetchBytes} * gridDim.x * gridDim.y * gridDim.z;
-    const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
-    for (std::int64_t at = std::int64_t{kPrefetchBytes} * block; at < args.next_bytes; at += step) {
-      ptx::PrefetchBulk(static_cast<const std::uint8_t*>(args.next) + at,
-                        static_cast<int>(min(args.next_bytes - at, std::int64_t{kPrefetchBytes})));
-    }
   }
   if (threadIdx.x < kWideThreads) {
     if constexpr (Unpacked) {
@@ -93,10 +87,16 @@ __global__ void __launch_bounds__(kBulkThreads, PerSm) SplitProductKernel(Produc
   for (int i = split * kBulkThreads + static_cast<int>(threadIdx.x); i < N * kFours; i += splits * kBulkThreads) {
     const int row = i % kFours * 4, x_row = i / kFours;
     if (x0 + x_row >= args.rows) break;  // the same for the whole warp
+    float4 part[kSplitsMax];             // all under way before the first is needed
+#pragma unroll
+    for (int s = 0; s < kSplitsMax; ++s) {
+      if (s < splits) part[s] = ptx::LoadFourOfBlock(sums + x_row * kTileStride + row, s);
+    }
     float value[4] = {};
-    for (int s = 0; s < splits; ++s) {
-      const float4 part = ptx::LoadFourOfBlock(sums + x_row * kTileStride + row, s);
-      value[0] += part.x, value[1] += part.y, value[2] += part.z, value[3] += part.w;
+#pragma unroll
+    for (int s = 0; s < kSplitsMax; ++s) {
+      if (s >= splits) break;
+      value[0] += part[s].x, value[1] += part[s].y, value[2] += part[s].z, value[3] += part[s].w;
     }
     SendSums<4>(args, m, x0 + x_row, m.row0 + row, value, kFullWarp);
   }

@@ -12,7 +12,6 @@
 
 #include "galley/backend/cuda/device_memory.h"
 #include "galley/backend/cuda/kernels.h"
-#include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/packed_rows.h"
 #include "galley/backend/cuda/step_graphs.h"
 #include "galley/backend/cuda/weight_sink.h"
@@ -28,10 +27,8 @@ using cuda::ScratchUse;
 constexpr std::size_t kScoreBytesMax = std::size_t{512} << 20;  // index scores kept at once
 constexpr int kExpertsMax = 1023, kChoicesMax = 32, kNgramMax = 16, kEngramLayersMax = 8;
 constexpr int kHeadDim = 512, kRopeMax = 128, kQueryRankMax = 8192;
-// Weights that are brought into the second-level cache for the product after the next launch: what its stages have no
-// place for, of a product of whole rows by tiles of so many, and this much of others.
-constexpr int kStageRows = 128;
-constexpr std::int64_t kNextBytes = 12 << 20;
+// Queries of up to so many rows are rotated where they leave their product; of more a launch of its own is faster.
+constexpr int kRotatedByProductRowsMax = 16;
 
 std::size_t Bytes(std::int64_t count, std::size_t each) {
   return static_cast<std::size_t>(count) * each;
@@ -40,11 +37,7 @@ std::size_t Bytes(std::int64_t count, std::size_t each) {
 class CudaBackend final : public Backend {
  public:
   CudaBackend(cudaStream_t stream, bool warpgroup_products, const CudaOptions& options)
-      : stream_(stream),
-        wide_allowed_(warpgroup_products),
-        multiprocessors_(cuda::MultiprocessorCount()),
-        options_(options),
-        graphs_(options.graphs) {}
+      : stream_(stream), wide_allowed_(warpgroup_products), options_(options), graphs_(options.graphs) {}
   ~CudaBackend() override {
     cudaStreamSynchronize(stream_);
     cudaStreamDestroy(stream_);
@@ -245,7 +238,6 @@ class CudaBackend final : public Backend {
 
   cudaStream_t stream_;
   bool wide_allowed_;
-  int multiprocessors_;
   CudaOptions options_;
   std::uint64_t allocated_ = 0;
   std::int64_t allocations_ = 0;
@@ -399,7 +391,7 @@ void CudaBackend::AttnIn(const AttnInArgs& args) {
     MultiplyInputs(args, low, kv);
     const Input planned = Planned(args.wq_b, rows, 0, true);
     const bool quantizes = args.wq_b.format == WeightFormat::kFp8Block32;
-    const bool turns = quantizes && planned.bulk() && args.rope.dims % 8 == 0;
+    const bool turns = quantizes && planned.bulk() && args.rope.dims % 8 == 0 && rows <= kRotatedByProductRowsMax;
     cuda::QueryRowArgs between{.window = {.step = args.step,
                                           .kv = kv,
                                           .norm = args.kv_norm,
@@ -451,8 +443,6 @@ void CudaBackend::MultiplyInputs(const AttnInArgs& args, BFloat16* low, BFloat16
     Multiply(args.wq_a, x, rows, low, false);
     return Multiply(args.wkv, x.bulk() ? Prepared(args.wkv, args.x, rows, both.cols) : x, rows, kv, false);
   }
-  // The tiles of wq_b for which its product has no place in its stages at first.
-  const std::int64_t ahead = std::max<std::int64_t>(args.wq_b.rows - std::int64_t{kStageRows} * multiprocessors_, 0);
   cuda::Product({.weight = args.wq_a,
                  .rows = rows,
                  .x = x.x,
@@ -464,9 +454,7 @@ void CudaBackend::MultiplyInputs(const AttnInArgs& args, BFloat16* low, BFloat16
                  .out = low,
                  .out_stride = args.wq_a.rows,
                  .also = args.wkv,
-                 .also_out = kv,
-                 .next = static_cast<const std::uint8_t*>(args.wq_b.data) + (args.wq_b.rows - ahead) * args.wq_b.cols,
-                 .next_bytes = args.wq_b.format == WeightFormat::kFp8Block32 ? ahead * args.wq_b.cols / 16 * 16 : 0},
+                 .also_out = kv},
                 stream_);
 }
 
@@ -555,9 +543,7 @@ void CudaBackend::AttnOut(const AttnOutArgs& args) {
                    .group_stride = args.wo_a.cols,
                    .out = low,
                    .out_stride = args.wo_a.rows,
-                   .out_tile_rows = packs ? x.tile_rows : 0,
-                   .next = args.wo_b.data,
-                   .next_bytes = packs ? std::min(args.wo_b.rows * args.wo_b.cols / 16 * 16, kNextBytes) : 0},
+                   .out_tile_rows = packs ? x.tile_rows : 0},
                   stream_);
     if (!packs) return MultiplyPlain(args.wo_b, low, args.rows, args.y, false);
     x.x = low;

@@ -48,12 +48,10 @@ struct ProductArgs {
   // Not 0: out is the x of a product of FP8 weights with as many columns as `weight` has rows, quantised and packed in
   // such tiles.
   int out_tile_rows = 0;
-  // The last `rotated` outputs of every `head_dim`, rounded to bf16, are turned in pairs by angles [rows][rotated / 2].
+  // The last `rotated` (a multiple of 8) outputs of every `head_dim`, rounded to bf16, are turned in pairs by angles
+  // [rows][rotated / 2].
   const float2* angles = nullptr;
   int head_dim = 0, rotated = 0;
-  // Split products only: bytes that the next product will want to find in the second-level cache, a multiple of 16.
-  const void* next = nullptr;
-  std::int64_t next_bytes = 0;
 };
 void Product(const ProductArgs& args, cudaStream_t stream);  // wide when the order is kSlots
 void WideProduct(const ProductArgs& args, cudaStream_t stream);
@@ -84,13 +82,16 @@ void BulkSplitProduct(const ProductArgs& args, cudaStream_t stream);
 }
 // Products that are split though rows of x would allow another form, by shape alone; all forms give equal bits.
 // bf16: 1 … kSplitAlwaysRows rows always, but for narrow matrices, whose few clusters leave the device idle; more where
-// the plain wide grid, 128 rows of weights a block of threads, is smaller than the device. FP8: where tiles of all of K
-// are too few.
+// the plain wide grid, 128 rows of weights a block of threads, is smaller than the device. FP8: 1 … kSplitAlwaysRows
+// rows, whose products need more warps on a multiprocessor than two warpgroups, and where tiles of all of K are too
+// few.
 inline constexpr int kSplitAlwaysRows = 16;
 inline constexpr std::int64_t kSplitBFloat16RowsMin = 1024, kPlainTilesMin = 128, kWholeTilesMin = 80;
 [[nodiscard]] constexpr bool SplitPays(const Weight& weight, int rows) {
   const std::int64_t tiles = (weight.rows + 127) / 128;
-  if (weight.format == WeightFormat::kFp8Block32) return tiles * ((rows + 127) / 128) < kWholeTilesMin;
+  if (weight.format == WeightFormat::kFp8Block32) {
+    return rows <= kSplitAlwaysRows || tiles * ((rows + 127) / 128) < kWholeTilesMin;
+  }
   if (weight.format == WeightFormat::kBF16 && weight.rows < kSplitBFloat16RowsMin) return false;
   return rows <= kSplitAlwaysRows || tiles < kPlainTilesMin;
 }

@@ -41,11 +41,6 @@ __device__ __forceinline__ void CopyBulk(std::uint32_t to, const void* from, int
                : "memory");
 }
 
-// Brings `bytes`, a multiple of 16, into the second-level cache.
-__device__ __forceinline__ void PrefetchBulk(const void* from, int bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 // Moves registers between the warpgroups of a block: their number for each thread of this one, a multiple of 8.
 template <int N>
 __device__ __forceinline__ void RaiseRegisters() {

@@ -184,7 +184,7 @@ struct Projections {
     return {.rows = rows, .groups = kGroups, .o = o, .wo_a = wo_a, .wo_b = wo_b, .y = y};
   }
 
-  static constexpr double kBytes = 126.6e6 * (1 + 1.0 / 1024);
+  static constexpr double kBytes = 126.6e6 * (1 + 1.0 / 1024), kInBytes = 51.1e6 * (1 + 1.0 / 1024);
   Weight wq_a, wq_b, wkv, wo_a, wo_b;
   const BFloat16* norm;
 };
@@ -213,18 +213,18 @@ void Dense(Bench& b, const std::vector<int>& row_counts) {
           2.0 * rows * static_cast<double>(w.rows * w.cols), 1,
           [&] { b.backend().Linear({.rows = rows, .weight = w, .x = in.q, .out = in.q}); }, replays);
     };
+    const auto* o = b.Random<BFloat16>(static_cast<std::size_t>(rows) * kHeads * 512, Pattern::kBF16);
+    b.Report(
+        fmt::format("AttnIn, {} rows", rows), Projections::kInBytes, 0, 1, [&] { b.backend().AttnIn(in); }, replays);
+    b.Report(
+        fmt::format("AttnOut, {} rows", rows), Projections::kBytes - Projections::kInBytes, 0, 1,
+        [&] { b.backend().AttnOut(projections.Out(o, rows, y)); }, replays);
     if (rows == 16) continue;
     for (const auto& [name, w] : {std::pair{"wq_b", &projections.wq_b}, std::pair{"wo_b", &projections.wo_b}}) {
       one(name, *w);
       b.ReportPeer(w->rows, w->cols, rows, replays);
     }
     if (rows == 64) one("wq_a", projections.wq_a);
-    const auto* o = b.Random<BFloat16>(static_cast<std::size_t>(rows) * kHeads * 512, Pattern::kBF16);
-    b.Report(
-        fmt::format("AttnIn alone, {} rows", rows), 51.1e6, 0, 1, [&] { b.backend().AttnIn(in); }, replays);
-    b.Report(
-        fmt::format("AttnOut alone, {} rows", rows), 75.5e6, 0, 1,
-        [&] { b.backend().AttnOut(projections.Out(o, rows, y)); }, replays);
   }
 }
 

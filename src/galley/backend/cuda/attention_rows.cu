@@ -9,7 +9,7 @@
 namespace galley::backend::cuda {
 namespace {
 
-constexpr int kHeadDimMax = 1024, kRopeMax = 128;
+constexpr int kHeadDimMax = 1024;
 
 struct RecordTarget {
   Ring ring;
@@ -94,18 +94,31 @@ __global__ void __launch_bounds__(256) QueryRowKernel(QueryRowArgs args) {
   }
 }
 
-__global__ void __launch_bounds__(256) RotateKernel(StepView step, BFloat16* q, int heads, int head_dim, Rope rope) {
+// A thread eight neighbouring values, or two where those do not fill the rotated ones.
+template <int Count>
+__global__ void __launch_bounds__(256)
+    RotateKernel(const float2* angles, BFloat16* q, int heads, int head_dim, int rotated) {
   ptx::BeginKernel();
-  __shared__ float2 angle[kRopeMax / 2];
-  const int t = static_cast<int>(blockIdx.x), pairs = rope.dims / 2;
-  for (int i = static_cast<int>(threadIdx.x); i < pairs; i += 256) angle[i] = RopeAngle(rope, step.positions[t], i);
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < heads * pairs; i += 256) {
-    const int head = i / pairs, pair = i % pairs;
-    auto* at = reinterpret_cast<std::uint32_t*>(q + (static_cast<std::int64_t>(t) * heads + head + 1) * head_dim -
-                                                rope.dims + 2 * pair);
-    const float2 turned = Turn(LowHalf(*at), HighHalf(*at), angle[pair]);
-    *at = Pack(turned.x, turned.y);
+  const int each = rotated / Count, i = static_cast<int>(blockIdx.y * 256 + threadIdx.x);
+  if (i >= heads * each) return;
+  const auto t = static_cast<std::int64_t>(blockIdx.x);
+  const float2* angle = angles + t * (rotated / 2) + i % each * (Count / 2);
+  auto* at = reinterpret_cast<std::uint32_t*>(q + (t * heads + i / each + 1) * head_dim - rotated + i % each * Count);
+  alignas(16) std::uint32_t pairs[Count / 2];
+  if constexpr (Count == 8) {
+    *reinterpret_cast<uint4*>(pairs) = *reinterpret_cast<const uint4*>(at);
+  } else {
+    pairs[0] = *at;
+  }
+#pragma unroll
+  for (int p = 0; p < Count / 2; ++p) {
+    const float2 turned = Turn(LowHalf(pairs[p]), HighHalf(pairs[p]), angle[p]);
+    pairs[p] = Pack(turned.x, turned.y);
+  }
+  if constexpr (Count == 8) {
+    *reinterpret_cast<uint4*>(at) = *reinterpret_cast<const uint4*>(pairs);
+  } else {
+    *at = pairs[0];
   }
 }
 
@@ -123,9 +136,14 @@ void QueryRows(const QueryRowArgs& args, cudaStream_t stream) {
                static_cast<std::size_t>(args.rank) * sizeof(float), stream, args);
 }
 
-void RotateHeads(const StepView& step, BFloat16* q, int heads, int head_dim, const Rope& rope, cudaStream_t stream) {
-  if (step.rows == 0) return;
-  LaunchKernel(RotateKernel, static_cast<unsigned>(step.rows), 256, 0, stream, step, q, heads, head_dim, rope);
+void RotateHeads(const float2* angles, BFloat16* q, int rows, int heads, int head_dim, int rotated,
+                 cudaStream_t stream) {
+  if (rows == 0 || rotated == 0) return;
+  const bool eights = rotated % 8 == 0 && head_dim % 8 == 0;
+  const int pieces = heads * rotated / (eights ? 8 : 2);
+  LaunchKernel(eights ? RotateKernel<8> : RotateKernel<2>,
+               dim3(static_cast<unsigned>(rows), static_cast<unsigned>((pieces + 255) / 256)), 256, 0, stream, angles,
+               q, heads, head_dim, rotated);
 }
 
 }  // namespace galley::backend::cuda

@@ -29,6 +29,8 @@ constexpr int kExpertsMax = 1023, kChoicesMax = 32, kNgramMax = 16, kEngramLayer
 constexpr int kHeadDim = 512, kRopeMax = 128, kQueryRankMax = 8192;
 // Queries of up to so many rows are rotated where they leave their product; of more a launch of its own is faster.
 constexpr int kRotatedByProductRowsMax = 16;
+// Products of so many rows that need no quantiser go to the narrow kernel.
+constexpr int kNarrowRowsMax = 8;
 
 std::size_t Bytes(std::int64_t count, std::size_t each) {
   return static_cast<std::size_t>(count) * each;
@@ -275,6 +277,9 @@ CudaBackend::Input CudaBackend::Planned(const Weight& weight, int rows, std::int
   const bool codes = weight.format == WeightFormat::kFp8Block32 || weight.format == WeightFormat::kMxfp4;
   const bool products = TakesWarpgroups(), split = Splits(weight, rows, group_rows);
   using cuda::RowOrder;
+  // x as it is and few rows: the narrow kernel, which needs no other block of threads for its sums.
+  const bool narrow = codes && !quantize && rows <= kNarrowRowsMax && options_.linears == ProductForm::kAuto;
+  if (narrow) return {nullptr, RowOrder::kNatural};
   if (products && cuda::TakesBulkProduct(weight, group_rows)) {
     return {nullptr, RowOrder::kPacked, split, cuda::BulkTileRows(weight, rows, split)};
   }
@@ -406,7 +411,7 @@ void CudaBackend::AttnIn(const AttnInArgs& args) {
                                .order = planned.order,
                                .tile_rows = planned.tile_rows};
     if (quantizes) between.quantized = Take<BFloat16>(ScratchUse::kProduct3, cuda::PackedRowCount(rows) * rank);
-    if (turns) between.angles = Take<float2>(ScratchUse::kSmall, std::int64_t{rows} * args.rope.dims / 2);
+    between.angles = Take<float2>(ScratchUse::kSmall, std::int64_t{rows} * args.rope.dims / 2);
     if (error_) return;
     cuda::QueryRows(between, stream_);
     const Input qr = quantizes ? Input{between.quantized, planned.order, planned.split, planned.tile_rows}
@@ -422,11 +427,13 @@ void CudaBackend::AttnIn(const AttnInArgs& args) {
                    .quantize = qr.quantize,
                    .out = args.q,
                    .out_stride = args.wq_b.rows,
-                   .angles = between.angles,
+                   .angles = turns ? between.angles : nullptr,
                    .head_dim = args.head_dim,
                    .rotated = args.rope.dims},
                   stream_);
-    if (!turns) cuda::RotateHeads(args.step, args.q, args.heads, args.head_dim, args.rope, stream_);
+    if (!turns) {
+      cuda::RotateHeads(between.angles, args.q, rows, args.heads, args.head_dim, args.rope.dims, stream_);
+    }
   });
 }
 
@@ -531,7 +538,8 @@ void CudaBackend::AttnOut(const AttnOutArgs& args) {
     const Input o = Prepared(args.wo_a, args.o, args.rows, width, group_rows, /*quantize=*/false);
     if (o.x == nullptr) return;
     Input x = Planned(args.wo_b, args.rows, 0, true);
-    const bool packs = o.bulk() && x.order == cuda::RowOrder::kPacked && args.wo_b.format == WeightFormat::kFp8Block32;
+    const bool packs = args.wo_a.format == WeightFormat::kFp8Block32 && o.order != cuda::RowOrder::kSlots &&
+                       args.wo_b.format == WeightFormat::kFp8Block32 && x.order == cuda::RowOrder::kPacked;
     cuda::Product({.weight = args.wo_a,
                    .rows = args.rows,
                    .x = o.x,

@@ -40,14 +40,15 @@ struct ProductArgs {
   bool float_out = false;
   std::int64_t out_stride = 0;  // elements
 
+  // Not 0: out is the x of a product of FP8 weights with as many columns as `weight` has rows, a multiple of 64,
+  // quantised and packed in such tiles. Of quantised weights and all orders but kSlots.
+  int out_tile_rows = 0;
+
   // What follows only products of kPacked or kUnpacked rows with FP8 weights can do.
 
   // A second product of the same x; its matrix has as many columns, `also_out` its own rows as stride.
   Weight also = {};
   void* also_out = nullptr;
-  // Not 0: out is the x of a product of FP8 weights with as many columns as `weight` has rows, quantised and packed in
-  // such tiles.
-  int out_tile_rows = 0;
   // The last `rotated` (a multiple of 8) outputs of every `head_dim`, rounded to bf16, are turned in pairs by angles
   // [rows][rotated / 2].
   const float2* angles = nullptr;
@@ -67,12 +68,14 @@ void BulkSplitProduct(const ProductArgs& args, cudaStream_t stream);
 [[nodiscard]] bool TakesBulkProduct(const Weight& weight, std::int64_t group_rows);
 // Whether the split form takes x unpacked: few rows, whose part then lies beside the stages.
 [[nodiscard]] bool TakesUnpacked(const Weight& weight, int rows);
+inline constexpr std::int64_t kWideTileColsMin = 4096;
 // Rows of x in a tile: at least a warpgroup product's columns, and wide tiles where there are many, because x goes
-// through shared memory once for 128 rows of weights. Between, what ends sooner on the multiprocessors of an H200.
+// through shared memory once for 128 rows of weights; but the wider tile has less of K on its way, which costs more
+// than it gains where K is short. Between, what ends sooner on the multiprocessors of an H200.
 [[nodiscard]] constexpr int BulkTileRows(const Weight& weight, int rows, bool split) {
   if (rows <= 64) return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
   if (split) return 128;
-  if (rows > 1024) return 192;
+  if (rows > 1024) return weight.cols >= kWideTileColsMin ? 192 : 128;
   constexpr std::int64_t kMultiprocessors = 132;
   const auto time = [&](int tile_rows) {
     const std::int64_t tiles = (weight.rows + 127) / 128 * ((rows + tile_rows - 1) / tile_rows);
@@ -175,8 +178,10 @@ struct QueryRowArgs {
   float2* angles = nullptr;
 };
 void QueryRows(const QueryRowArgs& args, cudaStream_t stream);
-// Rotates the last values of every head of q [T][heads][head_dim] in place.
-void RotateHeads(const StepView& step, BFloat16* q, int heads, int head_dim, const Rope& rope, cudaStream_t stream);
+// Turns the last `rotated` values of every head of q [rows][heads][head_dim] in place, by angles [rows][rotated / 2]
+// (QueryRows).
+void RotateHeads(const float2* angles, BFloat16* q, int rows, int heads, int head_dim, int rotated,
+                 cudaStream_t stream);
 
 // attention.cu
 // `few_rows`: whether few rows may take larger blocks of threads. `warpgroups`: whether many rows of many heads may

@@ -69,11 +69,17 @@ __global__ void __launch_bounds__(kDividedThreads, 1) WholeProductKernel(Product
     ring.template Multiply<F, N, true>(TileOf<F, N>(args, m, x0, 0, blocks), splits, sum);
     store([&] { args.float_out ? StoreFloats<N>(args, m, x0, sum) : ring.template StoreTile<N>(sum); });
   };
+  // Three warps send a tile out while the next is multiplied; the conversions of SendSums would take them longer.
+  const bool plain = args.out_tile_rows == 0 && args.angles == nullptr;
   const auto finish = [&](const Finishers& f, const TileMatrix& m, int x0) {
     const int count = args.float_out ? 0 : min(N, args.rows - x0);
     for (int i = f.thread; i < count * (kTileRows / 8); i += f.threads) {
       const int x_row = i / (kTileRows / 8), row = i % (kTileRows / 8) * 8;
       const uint4 piece = ring.Piece(x_row, row);
+      if (plain) {
+        *reinterpret_cast<uint4*>(static_cast<BFloat16*>(m.out) + (x0 + x_row) * m.out_stride + m.row0 + row) = piece;
+        continue;
+      }
       const float sum[8] = {LowHalf(piece.x), HighHalf(piece.x), LowHalf(piece.y), HighHalf(piece.y),
                             LowHalf(piece.z), HighHalf(piece.z), LowHalf(piece.w), HighHalf(piece.w)};
       SendSums<8>(args, m, x0 + x_row, m.row0 + row, sum, 0xFu << (threadIdx.x & 28u));

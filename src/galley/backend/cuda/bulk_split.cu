@@ -15,12 +15,13 @@ constexpr auto kFp8 = WeightFormat::kFp8Block32;
 constexpr int kUnpackedRowsMax = 16, kUnpackedBlocksMax = 10;  // of x, and of K in a part
 constexpr int kSplitsMax = 8;                                  // SplitsOf
 
-// PerSm: blocks of threads that share a multiprocessor's memory.
+// PerSm: blocks of threads that share a multiprocessor's memory. A single one leaves room for a small kernel's, which
+// can then start before this one ends.
 template <int N, int PerSm, bool Unpacked>
 struct SplitRing {
   static constexpr int kXBytes = Unpacked ? kUnpackedBlocksMax * N * kBlockK<kFp8> * 2 : 0,
                        kStageBytes = 2 * kPanelRows * 64 + (Unpacked ? 0 : N * kBlockK<kFp8> * 2),
-                       kBudget = (228 << 10) / PerSm - (1 << 10) - 512;
+                       kBudget = PerSm == 1 ? 216 << 10 : (228 << 10) / PerSm - (1 << 10) - 512;
   using Type = BulkRing<(kBudget - kXBytes) / kStageBytes, kStageBytes, 0, 1, 1>;
   static constexpr int kXAt = Type::kBytes, kBytes = kXAt + kXBytes;
   static_assert(N * kTileStride * 4 <= Type::kTileAt);

@@ -213,6 +213,25 @@ Status CheckPlacement(const options::Values& values) {
   return {};
 }
 
+Result<engine::DeviceOptions> ReadDevice(const Context& context) {
+  const options::Values& values = context.values;
+  RETURN_IF_ERROR(CheckPlacement(values));
+  const auto place = [&values](std::string_view option) {
+    const std::string& name = values.String(option);
+    return name == "disk"   ? engine::WeightPlace::kDisk
+           : name == "host" ? engine::WeightPlace::kHost
+                            : engine::WeightPlace::kDevice;
+  };
+  return engine::DeviceOptions{.backend = values.String("backend"),
+                               .isa = values.String("isa"),
+                               .threads = static_cast<int>(values.Int("threads")),
+                               .cuda_graphs = values.String("cuda-graphs") == "on",
+                               .experts = place("experts"),
+                               .expert_memory = values.Int("expert-memory"),
+                               .engram = place("engram"),
+                               .weight_cache = values.String("weight-cache")};
+}
+
 Result<engine::SpeculationOptions> ReadSpeculation(const options::Values& values) {
   engine::SpeculationOptions speculation;
   const std::optional<engine::SpeculationMode> mode = engine::SpeculationModeFor(values.String("speculation"));

@@ -27,10 +27,7 @@ Result<int> RunPlan(Context& context) {
   options.blocks = static_cast<int>(values.Int("blocks"));
   options.memory_limit = values.Int("memory-limit");
   options.grammar_cache = values.Int("grammar-cache");
-  RETURN_IF_ERROR(CheckPlacement(values));
-  options.backend = values.String("backend");
-  if (values.String("experts") == "disk") options.expert_memory = values.Int("expert-memory");
-  options.engram_on_disk = values.String("engram") == "disk";
+  ASSIGN_OR_RETURN(options.device, ReadDevice(context));
   ASSIGN_OR_RETURN(options.speculation, ReadSpeculation(values));
   if (options.blocks == 0 && values.source("max-tokens") != options::Source::kDefault) {
     options.blocks =

@@ -38,15 +38,15 @@ struct BackendEntry {
 
 Result<std::unique_ptr<backend::Backend>> MakeRef(const LoadOptions& options, std::size_t) {
   return std::unique_ptr<backend::Backend>(
-      std::make_unique<backend::RefBackend>(options.threads == 0 ? UsableProcessors() : options.threads));
+      std::make_unique<backend::RefBackend>(options.device.threads == 0 ? UsableProcessors() : options.device.threads));
 }
 
 Result<std::unique_ptr<backend::Backend>> MakeCpu(const LoadOptions& options, std::size_t expert_memory) {
-  backend::cpu::Placement placement = backend::cpu::PlaceThreads(options.threads);
+  backend::cpu::Placement placement = backend::cpu::PlaceThreads(options.device.threads);
   return backend::cpu::CpuBackend::Create({.threads = placement.threads,
-                                           .isa = options.isa,
+                                           .isa = options.device.isa,
                                            .expert_memory = expert_memory,
-                                           .engram_on_disk = options.engram_on_disk,
+                                           .engram_on_disk = options.device.engram == WeightPlace::kDisk,
                                            .processors = std::move(placement.processors)});
 }
 
@@ -56,8 +56,9 @@ constexpr BackendEntry kBackends[] = {
 #ifdef GALLEY_CUDA
     {"cuda", false,
      [](const LoadOptions& options, std::size_t) {
-       return backend::MakeCudaBackend(
-           {.device = 0, .graphs = options.cuda_graphs, .engram_on_host = options.engram_on_host});
+       return backend::MakeCudaBackend({.device = 0,
+                                        .graphs = options.device.cuda_graphs,
+                                        .engram_on_host = options.device.engram == WeightPlace::kHost});
      }},
 #endif
 };
@@ -65,8 +66,8 @@ constexpr std::string_view kFastest = "cpu";  // what "auto" stands for
 
 // Bytes for experts that are on disk; 0: they are in memory.
 std::int64_t ExpertMemory(const LoadOptions& options) {
-  if (options.expert_memory < 0) return 0;
-  return options.expert_memory == 0 ? MemoryLimit(options.memory_limit) / 2 : options.expert_memory;
+  if (options.device.experts != WeightPlace::kDisk) return 0;
+  return options.device.expert_memory == 0 ? MemoryLimit(options.memory_limit) / 2 : options.device.expert_memory;
 }
 
 // Experts run in groups of up to half of their memory, and a group is one expert at least.
@@ -84,7 +85,7 @@ Status CheckExpertMemory(std::int64_t bytes, const model::Config& config) {
 // Null: not in this build.
 const BackendEntry* EntryOf(const LoadOptions& options) {
   const auto* found = std::find_if(std::begin(kBackends), std::end(kBackends), [&](const BackendEntry& entry) {
-    return entry.name == BackendName(options.backend);
+    return entry.name == BackendName(options.device.backend);
   });
   return found == std::end(kBackends) ? nullptr : found;
 }
@@ -100,7 +101,7 @@ Result<std::unique_ptr<backend::Backend>> MakeBackend(const LoadOptions& options
   const BackendEntry* chosen = EntryOf(options);
   RETURN_IF_ERROR(CheckExpertsPlace(options, chosen));
   if (chosen != nullptr) return chosen->make(options, static_cast<std::size_t>(ExpertMemory(options)));
-  const std::string_view name = BackendName(options.backend);
+  const std::string_view name = BackendName(options.device.backend);
   std::string names;
   for (const BackendEntry& entry : kBackends) {
     names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
@@ -111,7 +112,7 @@ Result<std::unique_ptr<backend::Backend>> MakeBackend(const LoadOptions& options
 // What recorded decode steps may take.
 std::int64_t RecordedStepBytes([[maybe_unused]] const LoadOptions& options) {
 #ifdef GALLEY_CUDA
-  if (options.cuda_graphs && BackendName(options.backend) == "cuda")
+  if (options.device.cuda_graphs && BackendName(options.device.backend) == "cuda")
     return static_cast<std::int64_t>(backend::kCudaGraphsMax * backend::kCudaGraphBytes);
 #endif
   return 0;
@@ -120,7 +121,7 @@ std::int64_t RecordedStepBytes([[maybe_unused]] const LoadOptions& options) {
 // Buffers of weights on their way to a device.
 std::int64_t LoadBytes([[maybe_unused]] const LoadOptions& options) {
 #ifdef GALLEY_CUDA
-  if (BackendName(options.backend) == "cuda") return static_cast<std::int64_t>(backend::kCudaLoadBytes);
+  if (BackendName(options.device.backend) == "cuda") return static_cast<std::int64_t>(backend::kCudaLoadBytes);
 #endif
   return 0;
 }
@@ -172,19 +173,19 @@ Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) 
                    .blocks = static_cast<int>(blocks),
                    .slots = options.sequences_max,
                    .snapshots = options.snapshots,
-                   .expert_memory = options.expert_memory < 0 ? -1 : ExpertMemory(options),
+                   .expert_memory = options.device.experts == WeightPlace::kDisk ? ExpertMemory(options) : -1,
                    .recorded_step_bytes = RecordedStepBytes(options),
-                   .on_host = BackendName(options.backend) != "cuda",
+                   .on_host = BackendName(options.device.backend) != "cuda",
                    .reads_weights_ahead = backend != nullptr && backend->keeps_experts_on_disk,
                    .load_bytes = LoadBytes(options),
-                   .engram_on_disk = options.engram_on_disk,
+                   .engram_on_disk = options.device.engram == WeightPlace::kDisk,
                    .rewind = options.rewind,
                    .grammar_cache = options.grammar_cache};
   return sizing;
 }
 
 Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
-  RETURN_IF_ERROR(CheckRange("threads", options.threads, 0, kThreadsMax));
+  RETURN_IF_ERROR(CheckRange("threads", options.device.threads, 0, kThreadsMax));
   const auto go_on = [&options]() -> Status {
     if (!options.on_load || options.on_load(0, 0)) return {};
     return Err(ErrorCode::kCancelled, "the model was not loaded to the end");
@@ -192,9 +193,9 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   LoadedModel loaded;
   ASSIGN_OR_RETURN(loaded.backend_, MakeBackend(options));
   if (options.wrap_backend) loaded.backend_ = options.wrap_backend(std::move(loaded.backend_));
-  ASSIGN_OR_RETURN(model::Checkpoint checkpoint, options.weight_cache.empty()
+  ASSIGN_OR_RETURN(model::Checkpoint checkpoint, options.device.weight_cache.empty()
                                                      ? model::Checkpoint::Open(options.model_dir)
-                                                     : OpenWithCache(options.model_dir, options.weight_cache));
+                                                     : OpenWithCache(options.model_dir, options.device.weight_cache));
   loaded.checkpoint_ = std::make_unique<model::Checkpoint>(std::move(checkpoint));
   RETURN_IF_ERROR(go_on());
   loaded.backend_->UseFiles(loaded.checkpoint_->files(), options.on_load);

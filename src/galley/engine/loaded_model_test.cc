@@ -53,7 +53,7 @@ class Copying final : public backend::BackendDecorator {
 
 Result<LoadedModel> Load(bool copying, const io::Progress& on_load = {}) {
   LoadOptions options = {.model_dir = std::filesystem::path(GALLEY_SOURCE_DIR) / "models/nano",
-                         .threads = 1,
+                         .device = {.threads = 1},
                          .drafts = true,
                          .max_seq_len = 128,
                          .on_load = on_load};

@@ -26,8 +26,7 @@ class MemoryPlanOf : public ::testing::TestWithParam<PlanCase> {};
 
 TEST_P(MemoryPlanOf, EqualsWhatIsTaken) {
   const LoadOptions options = {.model_dir = std::filesystem::path(GALLEY_SOURCE_DIR) / GetParam().model,
-                               .backend = GetParam().backend,
-                               .threads = 1,
+                               .device = {.backend = GetParam().backend, .threads = 1},
                                .rows_max = 192,
                                .logit_rows_max = 7,
                                .sequences_max = 5,
@@ -110,12 +109,12 @@ TEST(MemoryPlanTest, PartsOnDisk) {
   options.max_seqs = 1;
   options.max_seq_len = 4096;
   options.memory_limit = std::int64_t{128} << 30;
-  options.backend = "cpu";
+  options.device.backend = "cpu";
   const auto all = PlanMemory(options, loaded->config);
   ASSERT_TRUE(all);
   EXPECT_TRUE(all->notes.empty());
-  options.expert_memory = std::int64_t{64} << 30;
-  options.engram_on_disk = true;
+  options.device.experts = options.device.engram = WeightPlace::kDisk;
+  options.device.expert_memory = std::int64_t{64} << 30;
   const auto plan = PlanMemory(options, loaded->config);
   ASSERT_TRUE(plan);
   // 40 layers of 384 experts of 3 * 2304 * 5120 * 17 / 32 bytes; Engram rows of 256 codes and 8 scales.
@@ -144,15 +143,15 @@ TEST(MemoryPlanTest, PartsOnDisk) {
   EXPECT_EQ(BeyondMemoryNote(*plan, plan->total()), "");
   EXPECT_THAT(BeyondMemoryNote(*plan, plan->total() - 1), HasSubstr("read from disk again"));
 
-  options.expert_memory = 1000;
+  options.device.expert_memory = 1000;
   const auto too_little = PlanMemory(options, loaded->config);
   ASSERT_FALSE(too_little);
   EXPECT_THAT(too_little.error().message, HasSubstr("hold fewer than 4 of this model's experts; give at least"));
 
   // `ref` reads rows of mapped tables when it meets them, and has every expert in memory.
-  options.backend = "ref";
+  options.device.backend = "ref";
   EXPECT_THAT(PlanMemory(options, loaded->config).error().message, HasSubstr("use --backend cpu"));
-  options.expert_memory = -1;
+  options.device.experts = WeightPlace::kDevice;
   const auto mapped = PlanMemory(options, loaded->config);
   ASSERT_TRUE(mapped);
   ASSERT_EQ(mapped->notes.size(), 1u);

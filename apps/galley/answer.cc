@@ -58,7 +58,7 @@ Result<engine::GeneratorOptions> ReadGeneratorOptions(Context& context, const st
   options.model_dir = model_dir;
   options.prefill_chunk = static_cast<int>(values.Int("prefill-chunk"));
   options.max_seq_len = values.Int("max-seq-len");
-  ASSIGN_OR_RETURN(options.device, ReadDevice(context));
+  options.device = ReadDevice(context);
   options.on_load = ShowLoading(context.terminal);
   if (values.String("decoder-truncation") == "compact")
     options.decoder_keep = static_cast<int>(values.Int("decoder-keep"));

@@ -100,7 +100,7 @@ Result<Settings> ReadSettings(Context& context) {
   engine::EngineOptions& engine = settings.engine;
   ASSIGN_OR_RETURN(engine.model_dir, ModelDir(context));
   RETURN_IF_ERROR(CheckWeights(context, engine.model_dir));
-  ASSIGN_OR_RETURN(engine.device, ReadDevice(context));
+  engine.device = ReadDevice(context);
   engine.on_load = ShowLoading(context.terminal);
   engine.device.backend = engine::BackendName(engine.device.backend);
   engine.max_seqs = std::ranges::max(settings.concurrency);

@@ -89,7 +89,7 @@ Result<int> RunCalibrate(Context& context) {
 
   engine::EngineOptions options;
   options.model_dir = model_dir;
-  ASSIGN_OR_RETURN(options.device, ReadDevice(context));
+  options.device = ReadDevice(context);
   options.on_load = ShowLoading(context.terminal);
   options.max_seqs = 8;
   engine::RoundsRequest request;

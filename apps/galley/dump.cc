@@ -131,7 +131,7 @@ Result<int> RunDump(Context& context) {
   if (!out.empty()) RETURN_IF_ERROR(CheckWritable(out));
   ASSIGN_OR_RETURN(options.model_dir, ModelDir(context));
   RETURN_IF_ERROR(CheckWeights(context, options.model_dir));
-  ASSIGN_OR_RETURN(options.device, ReadDevice(context));
+  options.device = ReadDevice(context);
   options.on_load = ShowLoading(context.terminal);
   options.chunk = static_cast<int>(values.Int("chunk"));
   options.truncate_decoder = static_cast<int>(values.Int("truncate-decoder"));

@@ -46,13 +46,8 @@ inline constexpr std::size_t kPromptBytesMax = std::size_t{64} << 20;
 // With --weights-digest: whether the model is the one that was meant. Errors: kCorrupt with both digests; those above.
 [[nodiscard]] Status CheckWeights(Context& context, const std::filesystem::path& model_dir);
 
-// --experts and --engram as far as they say "disk" or "host", which for a GPU is another place than its own memory.
-// Errors: kUnsupported (a place that the backend cannot use).
-[[nodiscard]] Status CheckPlacement(const options::Values& values);
-
-// --backend, --isa, --threads, --cuda-graphs, --experts, --expert-memory, --engram and --weight-cache. Errors: those of
-// CheckPlacement.
-[[nodiscard]] Result<engine::DeviceOptions> ReadDevice(const Context& context);
+// --backend, --isa, --threads, --cuda-graphs, --experts, --expert-memory, --expert-cache, --engram and --weight-cache.
+[[nodiscard]] engine::DeviceOptions ReadDevice(const Context& context);
 
 // --speculation, --draft-tokens and, where the command has it, --fixed-acceptance.
 [[nodiscard]] Result<engine::SpeculationOptions> ReadSpeculation(const options::Values& values);

@@ -41,7 +41,7 @@ Result<engine::EngineOptions> EngineOptionsOf(Context& context, const std::files
   engine::EngineOptions options;
   ASSIGN_OR_RETURN(options.speculation, ReadSpeculation(values));
   options.model_dir = model_dir;
-  ASSIGN_OR_RETURN(options.device, ReadDevice(context));
+  options.device = ReadDevice(context);
   options.on_load = ShowLoading(context.terminal);
   options.max_seq_len = values.Int("max-seq-len");
   options.max_seqs = static_cast<int>(values.Int("max-seqs"));

@@ -6,13 +6,11 @@
 #include <filesystem>
 #include <string>
 
+#include "galley/backend/weight_place.h"
+
 namespace galley::engine {
 
-enum class WeightPlace {
-  kDevice,  // with what computes
-  kHost,    // in main memory; for ref and cpu that is the same
-  kDisk,    // in the model's files, read when a step needs them
-};
+using backend::WeightPlace;
 
 struct DeviceOptions {
   std::string backend = "ref";  // "ref", "cpu", in CUDA builds "cuda", or "auto", which is BackendName's choice
@@ -21,6 +19,9 @@ struct DeviceOptions {
   bool cuda_graphs = true;      // decode steps of the cuda backend are recorded and replayed
   WeightPlace experts = WeightPlace::kDevice;  // routed ones
   std::int64_t expert_memory = 0;              // main memory for experts on disk; 0: half of the memory limit
+  // Device memory of the cuda backend for those of experts that are elsewhere which are used most. 0: on the host none,
+  // so that kernels read experts there; on disk those of one layer, which is the least.
+  std::int64_t expert_cache = 0;
   // Engram's tables. On disk they count for nothing in the memory plan, and a step's rows are asked for when its tokens
   // are known.
   WeightPlace engram = WeightPlace::kDevice;

@@ -184,7 +184,7 @@ struct Decoding {
   double start = 0;      // seconds until the model is there
   double seconds = 0;    // of decoding
   double bandwidth = 0;  // of the disk, measured between the tokens: bytes a second
-  backend::cpu::ExpertCounts counts;
+  backend::ExpertCounts counts;
   std::int64_t resident = 0;
 };
 
@@ -206,7 +206,7 @@ void Decode(const std::filesystem::path& dir, std::int64_t expert_memory, std::i
   Sequence sequence(*loaded);
   std::vector<TokenId> tokens;
   for (int i = 0; i < kPrompt; ++i) tokens.push_back(20 + 31 * i);
-  backend::cpu::ExpertCounts before;
+  backend::ExpertCounts before;
   double disk_seconds = 0;
   std::size_t disk_bytes = 0;
   for (int i = 0; i <= kTokens; ++i) {

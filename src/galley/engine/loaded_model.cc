@@ -7,9 +7,7 @@
 
 #include "galley/backend/cpu/cpu_backend.h"
 #include "galley/backend/cpu/topology.h"
-#ifdef GALLEY_CUDA
 #include "galley/backend/cuda/cuda_backend.h"
-#endif
 #include "galley/backend/ref/ref_backend.h"
 #include "galley/base/log.h"
 #include "galley/base/math.h"
@@ -50,15 +48,23 @@ Result<std::unique_ptr<backend::Backend>> MakeCpu(const LoadOptions& options, st
                                            .processors = std::move(placement.processors)});
 }
 
+backend::CudaOptions CudaOptionsOf(const LoadOptions& options, std::size_t expert_memory) {
+  const DeviceOptions& device = options.device;
+  return {.device = 0,
+          .graphs = device.cuda_graphs,
+          .experts_at = device.experts,
+          .expert_memory = expert_memory,
+          .expert_cache = static_cast<std::size_t>(device.expert_cache),
+          .engram_at = device.engram};
+}
+
 constexpr BackendEntry kBackends[] = {
     {"ref", false, MakeRef},
     {"cpu", true, MakeCpu},
 #ifdef GALLEY_CUDA
-    {"cuda", false,
-     [](const LoadOptions& options, std::size_t) {
-       return backend::MakeCudaBackend({.device = 0,
-                                        .graphs = options.device.cuda_graphs,
-                                        .engram_on_host = options.device.engram == WeightPlace::kHost});
+    {"cuda", true,
+     [](const LoadOptions& options, std::size_t expert_memory) {
+       return backend::MakeCudaBackend(CudaOptionsOf(options, expert_memory));
      }},
 #endif
 };
@@ -70,12 +76,17 @@ std::int64_t ExpertMemory(const LoadOptions& options) {
   return options.device.expert_memory == 0 ? MemoryLimit(options.memory_limit) / 2 : options.device.expert_memory;
 }
 
+// A plan may be for a backend of another build.
+bool HasOwnMemory(const LoadOptions& options) {
+  return BackendName(options.device.backend) == "cuda";
+}
+
 // Experts run in groups of up to half of their memory, and a group is one expert at least.
 Status CheckExpertMemory(std::int64_t bytes, const model::Config& config) {
   constexpr std::int64_t kLeast = 4;
   const std::int64_t values = 3 * std::int64_t{config.dim} * config.moe_inter_dim;
   const auto least =
-      kLeast * static_cast<std::int64_t>(backend::cpu::ExpertRoom(static_cast<std::size_t>(values / 2 + values / 32)));
+      kLeast * static_cast<std::int64_t>(backend::ExpertRoom(static_cast<std::size_t>(values / 2 + values / 32)));
   if (bytes == 0 || bytes >= least) return {};
   return Err(ErrorCode::kInvalidArgument,
              fmt::format("{} bytes hold fewer than {} of this model's experts; give at least {}", bytes, kLeast, least),
@@ -90,8 +101,16 @@ const BackendEntry* EntryOf(const LoadOptions& options) {
   return found == std::end(kBackends) ? nullptr : found;
 }
 
-// A plan may be for a backend of another build.
 Status CheckExpertsPlace(const LoadOptions& options, const BackendEntry* entry) {
+  const DeviceOptions& device = options.device;
+  if (device.expert_cache < 0 ||
+      (device.expert_cache > 0 && (device.experts == WeightPlace::kDevice || !HasOwnMemory(options)))) {
+    return Err(
+        ErrorCode::kInvalidArgument,
+        "is for experts that lie elsewhere than with the GPU; leave it out, or use --backend cuda with --experts "
+        "host or disk",
+        "expert-cache");
+  }
   if (ExpertMemory(options) == 0 || entry == nullptr || entry->keeps_experts_on_disk) return {};
   return Err(ErrorCode::kUnsupported,
              fmt::format("the {} backend has every expert in memory; use --backend cpu", entry->name), "experts");
@@ -107,23 +126,6 @@ Result<std::unique_ptr<backend::Backend>> MakeBackend(const LoadOptions& options
     names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
   }
   return Err(ErrorCode::kUnsupported, fmt::format("\"{}\" is not in this build; it has: {}", name, names), "backend");
-}
-
-// What recorded decode steps may take.
-std::int64_t RecordedStepBytes([[maybe_unused]] const LoadOptions& options) {
-#ifdef GALLEY_CUDA
-  if (options.device.cuda_graphs && BackendName(options.device.backend) == "cuda")
-    return static_cast<std::int64_t>(backend::kCudaGraphsMax * backend::kCudaGraphBytes);
-#endif
-  return 0;
-}
-
-// Buffers of weights on their way to a device.
-std::int64_t LoadBytes([[maybe_unused]] const LoadOptions& options) {
-#ifdef GALLEY_CUDA
-  if (BackendName(options.device.backend) == "cuda") return static_cast<std::int64_t>(backend::kCudaLoadBytes);
-#endif
-  return 0;
 }
 
 Result<std::int64_t> SequenceLength(std::int64_t asked, std::int64_t trained) {
@@ -146,6 +148,13 @@ Result<std::int64_t> SequenceLength(std::int64_t asked, std::int64_t trained) {
 
 std::string_view BackendName(std::string_view asked) {
   return asked == "auto" ? kFastest : asked;
+}
+
+std::int64_t DeviceMemory([[maybe_unused]] std::string_view backend) {
+#ifdef GALLEY_CUDA
+  if (BackendName(backend) == "cuda") return static_cast<std::int64_t>(backend::CudaMemoryBytes());
+#endif
+  return 0;
 }
 
 Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) {
@@ -173,14 +182,21 @@ Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) 
                    .blocks = static_cast<int>(blocks),
                    .slots = options.sequences_max,
                    .snapshots = options.snapshots,
-                   .expert_memory = options.device.experts == WeightPlace::kDisk ? ExpertMemory(options) : -1,
-                   .recorded_step_bytes = RecordedStepBytes(options),
-                   .on_host = BackendName(options.device.backend) != "cuda",
-                   .reads_weights_ahead = backend != nullptr && backend->keeps_experts_on_disk,
-                   .load_bytes = LoadBytes(options),
-                   .engram_on_disk = options.device.engram == WeightPlace::kDisk,
+                   .own_memory = HasOwnMemory(options),
+                   .experts = options.device.experts,
+                   .engram = options.device.engram,
+                   .expert_memory = ExpertMemory(options),
+                   .expert_cache = options.device.expert_cache,
+                   .reads_weights_ahead = backend == nullptr || backend->keeps_experts_on_disk,
                    .rewind = options.rewind,
                    .grammar_cache = options.grammar_cache};
+  if (HasOwnMemory(options)) {
+    const bool recorded = options.device.cuda_graphs && !backend::CopiesChosenExperts(CudaOptionsOf(options, 0));
+    sizing.memory.recorded_step_bytes =
+        recorded ? static_cast<std::int64_t>(backend::kCudaGraphsMax * backend::kCudaGraphBytes) : 0;
+    sizing.memory.load_bytes = static_cast<std::int64_t>(backend::kCudaLoadBytes);
+    sizing.memory.load_device_bytes = static_cast<std::int64_t>(backend::kCudaLoadDeviceBytes);
+  }
   return sizing;
 }
 
@@ -203,6 +219,7 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   ASSIGN_OR_RETURN(const Sizing sizing, SizeFor(options, config));
   loaded.max_seq_len_ = sizing.max_seq_len;
   ASSIGN_OR_RETURN(loaded.memory_plan_, PlanMemory(config, sizing.memory));
+  loaded.memory_plan_.device_limit = static_cast<std::int64_t>(loaded.backend_->free_device_bytes());
   RETURN_IF_ERROR(loaded.memory_plan_.Fits(MemoryLimit(options.memory_limit)));
   if (const std::string slow = BeyondMemoryNote(loaded.memory_plan_, MemoryLimit(0)); !slow.empty())
     log::Warning("slow: {}", slow);

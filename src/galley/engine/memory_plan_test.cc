@@ -159,6 +159,93 @@ TEST(MemoryPlanTest, PartsOnDisk) {
   EXPECT_THAT(mapped->Fits(std::int64_t{64} << 30).error().message, HasSubstr("choose a smaller model"));
 }
 
+// A GPU has memory of its own: what lies in which for every placement, what a step moves, and what limits it.
+TEST(MemoryPlanTest, TwoMemoriesForAGpu) {
+  const auto config = model::ParseConfig(model::FlashConfigJson(), "config.json");
+  ASSERT_TRUE(config);
+  EngineOptions options;
+  options.device.backend = "cuda";
+  options.device.expert_memory = std::int64_t{64} << 30;
+  options.max_seqs = 16;
+  options.max_seq_len = 4096;
+  const std::int64_t expert = std::int64_t{3} * 2304 * 5120 / 32 * 17;  // codes of half a byte, a scale for 32
+  const std::int64_t experts =
+      expert * (40 * 384 + std::int64_t{config->dspark.n_stages} * config->dspark.n_routed_experts);
+  const std::int64_t tables = std::int64_t{384006168 + 384016682} * (256 + 8), recorded = std::int64_t{24 * 16} << 20;
+  const auto all = PlanMemory(options, *config);
+  ASSERT_TRUE(all);
+  EXPECT_EQ(all->total(), all->DeviceBytes() + all->HostBytes());
+  EXPECT_EQ(all->HostBytes(), std::int64_t{12 * 16} << 20);  // buffers for loading
+  for (const WeightPlace at : {WeightPlace::kDevice, WeightPlace::kHost, WeightPlace::kDisk}) {
+    for (const WeightPlace engram : {WeightPlace::kDevice, WeightPlace::kHost, WeightPlace::kDisk}) {
+      for (const std::int64_t cache : {std::int64_t{0}, expert * 1000 + 7}) {
+        if (cache > 0 && at == WeightPlace::kDevice) continue;
+        options.device.experts = at, options.device.engram = engram, options.device.expert_cache = cache;
+        const auto plan = PlanMemory(options, *config);
+        ASSERT_TRUE(plan) << plan.error().ToString();
+        const bool copies = at == WeightPlace::kDisk || cache > 0;
+        const std::int64_t places = copies ? (cache > 0 ? 1000 : 384) * expert - recorded : 0;
+        const std::int64_t rows = std::int64_t{512} * 2 * 24 * (4 + 256 + 8);  // of a step: numbers, codes, scales
+        EXPECT_EQ(plan->DeviceBytes(), all->DeviceBytes() - (at == WeightPlace::kDevice ? 0 : experts) -
+                                           (engram == WeightPlace::kDevice ? 0 : tables) + places);
+        EXPECT_EQ(plan->HostBytes(), all->HostBytes() +
+                                         (at == WeightPlace::kHost   ? experts
+                                          : at == WeightPlace::kDisk ? options.device.expert_memory
+                                                                     : 0) +
+                                         (engram == WeightPlace::kHost   ? tables
+                                          : engram == WeightPlace::kDisk ? rows
+                                                                         : 0));
+        EXPECT_EQ(plan->notes.size(),
+                  (at == WeightPlace::kDisk ? 1u : 0u) + (engram == WeightPlace::kDisk ? 1u : 0u) + (copies ? 1u : 0u));
+        ASSERT_EQ(plan->speeds.size(), 3u);  // of 1, 16 and 512 rows
+        EXPECT_EQ(plan->speeds[0].limit(), at == WeightPlace::kDevice ? "device memory"
+                                           : at == WeightPlace::kHost ? "PCIe"
+                                                                      : "disk");
+      }
+    }
+  }
+  // A token uses 6 of 384 experts in each of 40 layers: 4.51 GB, 90 ms at 50 GB/s.
+  options.device = {.backend = "cuda", .experts = WeightPlace::kHost};
+  const auto host = PlanMemory(options, *config);
+  ASSERT_TRUE(host);
+  EXPECT_EQ(host->speeds[0].link_bytes, static_cast<double>(40 * 6 * expert));
+  EXPECT_NEAR(host->speeds[0].seconds(), 0.0928, 0.0005);  // and 11.4 GB of other weights at 4,400
+  EXPECT_THAT(ToText(*host, std::int64_t{1} << 40), HasSubstr("4.51 GB over PCIe: 0.0928 s at least, 10.8 tokens/s"));
+  EXPECT_THAT(ToJson(*host, std::int64_t{1} << 40), HasSubstr("\"limit\": \"PCIe\""));
+}
+
+// Each memory has its limit, and advice of its own.
+TEST(MemoryPlanTest, EachMemoryOfAGpuHasItsLimit) {
+  const auto config = model::ParseConfig(model::FlashConfigJson(), "config.json");
+  ASSERT_TRUE(config);
+  EngineOptions options;
+  options.device.backend = "cuda";
+  options.max_seqs = 1;
+  options.max_seq_len = 4096;
+  auto plan = PlanMemory(options, *config);
+  ASSERT_TRUE(plan);
+  EXPECT_TRUE(plan->Fits(std::int64_t{1} << 30));  // no device is known
+  EXPECT_THAT(ToText(*plan, std::int64_t{1} << 30), HasSubstr("no device here"));
+  plan->device_limit = std::int64_t{140} << 30;
+  const std::string message = plan->Fits(std::int64_t{1} << 30).error().message;
+  EXPECT_THAT(message, HasSubstr("of device memory are planned"));
+  EXPECT_THAT(message, HasSubstr("keep routed experts in main memory or on disk (--experts host or disk), which take"));
+  EXPECT_THAT(message, HasSubstr("and keep Engram tables in main memory or on disk (--engram host or disk)"));
+  EXPECT_THAT(ToText(*plan, std::int64_t{1} << 30), HasSubstr("does not fit"));
+  options.device.experts = options.device.engram = WeightPlace::kHost;
+  plan = PlanMemory(options, *config);
+  ASSERT_TRUE(plan);
+  plan->device_limit = std::int64_t{140} << 30;
+  EXPECT_TRUE(plan->Fits(std::int64_t{600} << 30));
+  const std::string main = plan->Fits(std::int64_t{400} << 30).error().message;
+  EXPECT_THAT(main, HasSubstr("of main memory are planned"));
+  EXPECT_THAT(main, HasSubstr("keep routed experts on disk (--experts disk), which take"));
+  options.device.expert_cache = 1;
+  options.device.experts = WeightPlace::kDevice;
+  EXPECT_THAT(PlanMemory(options, *config).error().message,
+              HasSubstr("use --backend cuda with --experts host or disk"));
+}
+
 // The advice names the option whose part is largest, and how much of it would fit.
 TEST(MemoryPlanTest, RefusalSaysWhatToLower) {
   MemoryPlan plan;

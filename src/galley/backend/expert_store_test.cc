@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store on a file of its own: what it keeps, what it lets go, that the bytes are the file's, and errors of the
 // disk.
-#include "galley/backend/cpu/expert_store.h"
+#include "galley/backend/expert_store.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 
 #include "galley/base/rng.h"
 
-namespace galley::backend::cpu {
+namespace galley::backend {
 namespace {
 
 constexpr std::int64_t kRows = 64, kCols = 512;
@@ -253,4 +253,4 @@ TEST_F(StoreTest, RandomTraffic) {
 }
 
 }  // namespace
-}  // namespace galley::backend::cpu
+}  // namespace galley::backend

@@ -7,7 +7,8 @@
 
 namespace galley::bench {
 
-// Errors: those of MakeCudaBackend; kResourceExhausted (2 GB that can be pinned).
+// Errors: those of MakeCudaBackend; kResourceExhausted (2 GB that can be pinned); kIo (2 GB in the
+// directory for temporary files).
 [[nodiscard]] Status RunPlacementBench(const CudaBenchWrite& write);
 
 }  // namespace galley::bench

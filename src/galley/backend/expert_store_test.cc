@@ -125,6 +125,30 @@ TEST_F(StoreTest, LoadedExpertsAreThoseOfTheFile) {
   }
 }
 
+// Memory that another, the driver of a device say, has prepared: taken once, reused, and given back.
+TEST_F(StoreTest, TakesMemoryFromWhereItIsTold) {
+  int taken = 0, given_back = 0;
+  const auto allocate = [&](std::size_t bytes) {
+    ++taken;
+    return Buffer(static_cast<std::byte*>(std::aligned_alloc(io::kReadUnit, bytes)), bytes, [&](std::byte* p) {
+      ++given_back;
+      std::free(p);
+    });
+  };
+  {
+    ExpertStore store({.budget = 2 * kRoom, .depth = 2, .allocate = allocate}, Reader(nullptr));
+    for (int e = 0; e < kExperts; ++e) {
+      const auto needed = Pick({e});
+      store.Start(needed);
+      store.Wait(needed);
+      EXPECT_TRUE(Same(store.Loaded(*needed[0]), *needed[0])) << e;
+    }
+    EXPECT_EQ(taken, 2);
+    EXPECT_EQ(given_back, 0);
+  }
+  EXPECT_EQ(given_back, 2);
+}
+
 TEST_F(StoreTest, ARingTellsThatAFileBecameShorter) {
   ExpertStore store({.budget = 2 * kRoom, .depth = 2, .reading = Reading::kRing}, Reader(nullptr));
   ASSERT_EQ(truncate(path_.c_str(), static_cast<off_t>(stride_ * 3 + kExpert / 2)), 0);

@@ -7,6 +7,8 @@
 namespace galley::backend::cuda {
 namespace {
 
+constexpr HostWeights kRows = {"Engram rows of a step", "a smaller step or --engram device"};
+
 Status Checked(cudaError_t code) {
   if (code == cudaSuccess) return {};
   return Err(DeviceError(code, "reading Engram rows ahead"));
@@ -32,12 +34,14 @@ Status EngramReader::Reserve(Table& table, const EngramGatherArgs& args, cudaStr
   const auto cells = static_cast<std::size_t>(args.rows) * static_cast<std::size_t>(args.columns);
   const auto dim = static_cast<std::size_t>(args.dim);
   if (table.numbers.bytes() >= cells * sizeof(std::int32_t)) return {};
-  RETURN_IF_ERROR(Checked(cudaStreamSynchronize(stream)));  // it may still read the old ones
+  // The old ones may still be in use.
+  RETURN_IF_ERROR(Checked(cudaStreamSynchronize(beside_)));
+  RETURN_IF_ERROR(Checked(cudaStreamSynchronize(stream)));
   ++moves_;
   table.numbers = Buffer{}, table.codes = Buffer{}, table.scales = Buffer{};
-  ASSIGN_OR_RETURN(table.numbers, AllocateHost(cells * sizeof(std::int32_t), kHostEngram, 0));
-  ASSIGN_OR_RETURN(table.codes, AllocateHost(cells * dim, kHostEngram, 0));
-  ASSIGN_OR_RETURN(table.scales, AllocateHost(cells * (dim / 32), kHostEngram, 0));
+  ASSIGN_OR_RETURN(table.numbers, AllocateHost(cells * sizeof(std::int32_t), kRows, 0));
+  ASSIGN_OR_RETURN(table.codes, AllocateHost(cells * dim, kRows, 0));
+  ASSIGN_OR_RETURN(table.scales, AllocateHost(cells * (dim / 32), kRows, 0));
   return {};
 }
 

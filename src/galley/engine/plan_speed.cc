@@ -13,6 +13,12 @@ namespace {
 
 constexpr double kPage = 4096;
 
+// "4.51 GB"
+std::string ToBytes(double bytes) {
+  const char* unit = bytes >= 1e9 ? "GB" : bytes >= 1e6 ? "MB" : "kB";
+  return fmt::format("{:.3g} {}", bytes / (bytes >= 1e9 ? 1e9 : bytes >= 1e6 ? 1e6 : 1e3), unit);
+}
+
 // Of a layer's experts, those that some row chose.
 double Touched(const model::Config& config, int rows) {
   const double experts = config.n_routed_experts;
@@ -68,11 +74,11 @@ StepSpeed SpeedOf(const model::Config& config, const MemoryOptions& options, int
 }
 
 std::string ToLine(const StepSpeed& speed) {
-  std::string line = fmt::format("a step of {} row{} reads {:.2f} GB of device memory", speed.rows,
-                                 speed.rows == 1 ? "" : "s", speed.device_bytes / 1e9);
-  if (speed.link_bytes > 0) line += fmt::format(", {:.3g} GB over PCIe", speed.link_bytes / 1e9);
-  if (speed.disk_bytes > 0) line += fmt::format(", {:.3g} GB from disk", speed.disk_bytes / 1e9);
-  return line + fmt::format(": {:.3g} s at least, {:.3g} tokens/s at most, by {}", speed.seconds(),
+  std::string line = fmt::format("a step of {} row{} reads {} of device memory", speed.rows, speed.rows == 1 ? "" : "s",
+                                 ToBytes(speed.device_bytes));
+  if (speed.link_bytes > 0) line += fmt::format(", {} over PCIe", ToBytes(speed.link_bytes));
+  if (speed.disk_bytes > 0) line += fmt::format(", {} from disk", ToBytes(speed.disk_bytes));
+  return line + fmt::format(": {:.3g} ms at least, {:.0f} tokens/s at most, by {}", speed.seconds() * 1e3,
                             speed.rows / speed.seconds(), speed.limit());
 }
 

@@ -287,12 +287,8 @@ Result<MemoryPlan> PlanMemory(const model::Config& config, const MemoryOptions& 
   if (options.snapshots > 0) add(MemoryKind::kSnapshots, "snapshots", options.snapshots, slot + block);
   if (options.grammar_cache > 0)
     add(MemoryKind::kGrammars, "compiled grammars, at most", 1, options.grammar_cache, false);
-  if (options.own_memory) {
-    for (const int rows : {1, options.model.sequences_max, options.model.rows_max}) {
-      const bool listed = !plan.speeds.empty() && plan.speeds.back().rows >= rows;
-      if (!listed) plan.speeds.push_back(SpeedOf(config, options, rows));
-    }
-  }
+  if (options.own_memory)
+    plan.speeds = SpeedsOf(config, options, {1, options.model.sequences_max, options.model.rows_max});
   return plan;
 }
 

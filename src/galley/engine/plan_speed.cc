@@ -37,9 +37,9 @@ std::string_view StepSpeed::limit() const {
   return link >= device ? "PCIe" : "device memory";
 }
 
-StepSpeed SpeedOf(const model::Config& config, const MemoryOptions& options, int rows) {
-  StepSpeed speed{.rows = rows};
-  double experts = 0;
+std::vector<StepSpeed> SpeedsOf(const model::Config& config, const MemoryOptions& options,
+                                std::initializer_list<int> rows) {
+  double experts = 0, others = 0;
   for (const model::ImpliedTensor& tensor : model::ImpliedTensors(config)) {
     const auto bytes = static_cast<double>(ElementCount(tensor.shape)) * static_cast<double>(Info(tensor.dtype).bytes);
     switch (tensor.part) {
@@ -52,25 +52,26 @@ StepSpeed SpeedOf(const model::Config& config, const MemoryOptions& options, int
       case model::Part::kVision:
         break;
       default:
-        speed.device_bytes += bytes;
+        others += bytes;
     }
   }
-  const double used = experts * Touched(config, rows) / config.n_routed_experts;
-  speed.device_bytes += options.experts == WeightPlace::kHost && options.expert_cache == 0 ? 0 : used;
-  if (options.experts != WeightPlace::kDevice) {
-    const double cached = std::min(1.0, static_cast<double>(ExpertCacheOf(config, options).bytes()) / experts);
-    speed.link_bytes = used * (1 - cached);
-    if (options.experts == WeightPlace::kDisk) {
-      const double held = std::min(1.0, static_cast<double>(options.expert_memory) / experts);
-      speed.disk_bytes = used * (1 - std::max(held, cached));
-    }
+  const auto part = [experts](std::int64_t bytes) { return std::min(1.0, static_cast<double>(bytes) / experts); };
+  const double cached = part(ExpertCacheOf(config, options).bytes()), held = part(options.expert_memory);
+  const double table_rows = static_cast<double>(config.engram.layer_ids.size()) * config.engram.columns();
+  std::vector<StepSpeed> speeds;
+  for (const int count : rows) {
+    if (!speeds.empty() && speeds.back().rows >= count) continue;
+    StepSpeed& speed = speeds.emplace_back(StepSpeed{.rows = count, .device_bytes = others});
+    const double used = experts * Touched(config, count) / config.n_routed_experts;
+    const bool read_there = options.experts == WeightPlace::kHost && options.expert_cache == 0;
+    speed.device_bytes += read_there ? 0 : used;
+    if (options.experts != WeightPlace::kDevice) speed.link_bytes = used * (1 - cached);
+    if (options.experts == WeightPlace::kDisk) speed.disk_bytes = used * (1 - std::max(held, cached));
+    if (options.engram != WeightPlace::kDevice)
+      speed.link_bytes += count * table_rows * config.engram.head_dim * (1 + 1.0 / 32);
+    if (options.engram == WeightPlace::kDisk) speed.disk_bytes += count * table_rows * 2 * kPage;
   }
-  const double table_rows =
-      static_cast<double>(rows) * static_cast<double>(config.engram.layer_ids.size()) * config.engram.columns();
-  const double row_bytes = config.engram.head_dim * (1 + 1.0 / 32);
-  if (options.engram != WeightPlace::kDevice) speed.link_bytes += table_rows * row_bytes;
-  if (options.engram == WeightPlace::kDisk) speed.disk_bytes += table_rows * 2 * kPage;
-  return speed;
+  return speeds;
 }
 
 std::string ToLine(const StepSpeed& speed) {

@@ -4,8 +4,9 @@
 // helps least. Pure. Bytes and seconds.
 #pragma once
 
-#include <cstdint>
+#include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "galley/engine/memory_plan.h"
 
@@ -14,7 +15,9 @@ namespace galley::engine {
 // Bytes a second: what an H200 reads of its memory and over PCIe, and a common disk.
 inline constexpr double kDeviceRate = 4.4e12, kLinkRate = 50e9, kDiskRate = 1e9;
 
-[[nodiscard]] StepSpeed SpeedOf(const model::Config& config, const MemoryOptions& options, int rows);
+// Of steps of so many rows, each more than the one before; others are left out.
+[[nodiscard]] std::vector<StepSpeed> SpeedsOf(const model::Config& config, const MemoryOptions& options,
+                                              std::initializer_list<int> rows);
 // "a step of 1 row reads 8.52 GB of device memory, 4.51 GB over PCIe: 92.2 ms at least, …"
 [[nodiscard]] std::string ToLine(const StepSpeed& speed);
 

@@ -98,6 +98,7 @@ part conformance_forms 90 '' "$conformance" --gtest_filter='*/cuda_stream_*:*/cu
 part golden_slow 90 '' "$build/tests/golden/golden_slow_cuda_test"
 part memcheck 120 '' compute-sanitizer --tool memcheck --error-exitcode 1 "$conformance" \
   --gtest_filter='ConformanceOfForms*:*Draw*'
+part bench_slice 60 '\|' "$galley" bench slice --backend cuda
 part bench_rest 90 '\|' "$galley" bench kernels --backend cuda --only mhc --only index
 part bench_placement 60 '\|' "$galley" bench kernels --backend cuda --only placement
 part bench_attention 60 'prefill|8192' "$galley" bench kernels --backend cuda --only attention

@@ -27,7 +27,11 @@ using cuda::ScratchUse;
 
 constexpr std::size_t kScoreBytesMax = std::size_t{512} << 20;  // index scores kept at once
 constexpr int kExpertsMax = 1023, kChoicesMax = 32, kNgramMax = 16, kEngramLayersMax = 8;
-constexpr int kHeadDim = 512, kRopeMax = 128;
+constexpr int kHeadDim = 512, kRopeMax = 128, kQueryRankMax = 8192;
+// Queries of up to so many rows are rotated where they leave their product; of more a launch of its own is faster.
+constexpr int kRotatedByProductRowsMax = 16;
+// Products of so many rows that need no quantiser go to the narrow kernel.
+constexpr int kNarrowRowsMax = 8;
 
 std::size_t Bytes(std::int64_t count, std::size_t each) {
   return static_cast<std::size_t>(count) * each;
@@ -67,12 +71,12 @@ class CudaBackend final : public Backend {
   [[nodiscard]] Result<const void*> Upload(const TensorView& weight) override { return Place(weight, {}); }
   [[nodiscard]] Result<const void*> UploadMatrix(const TensorView& weight, MatrixUse use) override {
     if (OnDisk(use)) return static_cast<const void*>(weight.data);
-    const bool fp4 = weight.dtype == DType::kI8;
-    if (!fp4 && weight.dtype != DType::kF8E4M3) return Place(weight, {}, use);
-    return Place(weight,
-                 cuda::ArrangementOfCodes(fp4 ? WeightFormat::kMxfp4 : WeightFormat::kFp8Block32, RowsOf(weight),
-                                          ColsOf(weight)),
-                 use);
+    WeightFormat format = WeightFormat::kF32;
+    if (weight.dtype == DType::kI8) format = WeightFormat::kMxfp4;
+    if (weight.dtype == DType::kF8E4M3) format = WeightFormat::kFp8Block32;
+    if (weight.dtype == DType::kBF16) format = WeightFormat::kBF16;
+    if (format == WeightFormat::kF32) return Place(weight, {}, use);
+    return Place(weight, cuda::ArrangementOfCodes(format, RowsOf(weight), ColsOf(weight)), use);
   }
   [[nodiscard]] Result<const void*> UploadTable(const TensorView& table) override {
     if (options_.engram_at == WeightPlace::kDevice) return Upload(table);
@@ -239,6 +243,10 @@ class CudaBackend final : public Backend {
     const BFloat16* x;
     cuda::RowOrder order;
     bool split = false;
+    int tile_rows = 0;      // of packed rows
+    bool quantize = false;  // by the product
+
+    [[nodiscard]] bool bulk() const { return order == cuda::RowOrder::kPacked || order == cuda::RowOrder::kUnpacked; }
   };
   [[nodiscard]] bool Splits(const Weight& weight, int rows, std::int64_t group_rows) const {
     if (!wide_allowed_ || options_.linears == ProductForm::kStream || rows > cuda::kSplitRowsMax) return false;
@@ -246,13 +254,16 @@ class CudaBackend final : public Backend {
     return cuda::TakesSplitProduct(weight, group_rows);
   }
   [[nodiscard]] bool TakesWarpgroups() const { return wide_allowed_ && options_.linears != ProductForm::kStream; }
-  // After the quantiser, when the weight asks for it; `group_rows` as in ProductArgs.
+  // The order of x, which is not there yet; `group_rows` as in ProductArgs.
+  [[nodiscard]] Input Planned(const Weight& weight, int rows, std::int64_t group_rows, bool quantize) const;
+  // After the quantiser, when the weight asks for it.
   Input Prepared(const Weight& weight, const BFloat16* x, int rows, std::int64_t cols, std::int64_t group_rows = 0,
                  bool quantize = true);
   void Multiply(const Weight& weight, const Input& input, int rows, void* out, bool float_out);
   void MultiplyPlain(const Weight& weight, const BFloat16* x, int rows, void* out, bool float_out) {
     Multiply(weight, Prepared(weight, x, rows, weight.cols), rows, out, float_out);
   }
+  void MultiplyInputs(const AttnInArgs& args, BFloat16* low, BFloat16* kv);
   const std::int32_t* RowList(const std::int32_t* host, int count);
   std::int64_t PositionEnd(const StepView& step);
 
@@ -294,40 +305,54 @@ void CudaBackend::RunRepeated(const StepKey& key, const std::function<void()>& i
   issue();
 }
 
+CudaBackend::Input CudaBackend::Planned(const Weight& weight, int rows, std::int64_t group_rows, bool quantize) const {
+  const bool codes = weight.format == WeightFormat::kFp8Block32 || weight.format == WeightFormat::kMxfp4;
+  const bool products = TakesWarpgroups(), split = Splits(weight, rows, group_rows);
+  using cuda::RowOrder;
+  // x as it is and few rows: the narrow kernel, which needs no other block of threads for its sums.
+  const bool narrow = codes && !quantize && rows <= kNarrowRowsMax && options_.linears == ProductForm::kAuto;
+  if (narrow) return {nullptr, RowOrder::kNatural};
+  if (products && cuda::TakesBulkProduct(weight, group_rows)) {
+    return {nullptr, RowOrder::kPacked, split, cuda::BulkTileRows(weight, rows, split)};
+  }
+  if (split || (products && cuda::UsesWideProduct(weight, rows, group_rows))) return {nullptr, RowOrder::kSlots, split};
+  return {nullptr, quantize && codes ? RowOrder::kPaired : RowOrder::kNatural, split};
+}
+
 CudaBackend::Input CudaBackend::Prepared(const Weight& weight, const BFloat16* x, int rows, std::int64_t cols,
                                          std::int64_t group_rows, bool quantize) {
-  const bool codes = weight.format == WeightFormat::kFp8Block32 || weight.format == WeightFormat::kMxfp4;
-  const bool split = Splits(weight, rows, group_rows);
-  const bool products = TakesWarpgroups();
-  const bool packed = products && cuda::TakesBulkProduct(weight, group_rows);
-  const bool wide = packed || split || (products && cuda::UsesWideProduct(weight, rows, group_rows));
-  quantize = quantize && codes;
-  if (!wide && !quantize) return {x, cuda::RowOrder::kNatural};
-  const cuda::RowOrder order = packed ? cuda::RowOrder::kPacked
-                               : wide ? cuda::RowOrder::kSlots
-                                      : cuda::RowOrder::kPaired;
-  const int places = packed ? cuda::PackedGroups(rows) * cuda::kPackedRows : rows;
-  auto* out = Take<BFloat16>(ScratchUse::kQuantized, places * cols);
-  if (out == nullptr) return {nullptr, order, split};
+  Input input = Planned(weight, rows, group_rows, quantize);
+  input.x = x;
+  quantize = quantize && weight.format != WeightFormat::kBF16 && weight.format != WeightFormat::kF32;
+  if (input.order == cuda::RowOrder::kNatural) return input;
+  if (input.order == cuda::RowOrder::kPacked && input.split && cuda::TakesUnpacked(weight, rows)) {
+    input.order = cuda::RowOrder::kUnpacked, input.quantize = quantize;
+    return input;
+  }
+  const bool packed = input.order == cuda::RowOrder::kPacked;
+  auto* out = Take<BFloat16>(ScratchUse::kQuantized, (packed ? cuda::PackedRowCount(rows) : rows) * cols);
+  input.x = out;
+  if (out == nullptr) return input;
   if (packed) {
     cuda::PackRows({.x = x,
                     .rows = rows,
                     .cols = static_cast<int>(cols),
                     .quantize = quantize,
-                    .tile_rows = cuda::BulkTileRows(rows),
+                    .format = weight.format,
+                    .tile_rows = input.tile_rows,
                     .out = out},
                    stream_);
-    return {out, order, split};
+    return input;
   }
   cuda::Reorder({.x = x,
                  .rows = rows,
                  .cols = static_cast<int>(cols),
                  .quantize = quantize,
-                 .order = order,
+                 .order = input.order,
                  .format = weight.format,
                  .out = out},
                 stream_);
-  return {out, order, split};
+  return input;
 }
 
 void CudaBackend::Multiply(const Weight& weight, const Input& input, int rows, void* out, bool float_out) {
@@ -337,7 +362,9 @@ void CudaBackend::Multiply(const Weight& weight, const Input& input, int rows, v
                  .x = input.x,
                  .x_stride = weight.cols,
                  .order = input.order,
+                 .tile_rows = input.tile_rows,
                  .split = input.split,
+                 .quantize = input.quantize,
                  .out = out,
                  .float_out = float_out,
                  .out_stride = weight.rows},
@@ -407,27 +434,83 @@ void CudaBackend::Linear(const LinearArgs& args) {
 void CudaBackend::AttnIn(const AttnInArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
   if (!Require(args.rope.dims <= kRopeMax, "so many rotated dimensions", args.rope.dims)) return;
+  if (!Require(args.wq_a.rows <= kQueryRankMax, "queries of this rank", args.wq_a.rows)) return;
   Run("AttnIn", [&] {
     const int rows = args.step.rows;
-    auto* low = Take<BFloat16>(ScratchUse::kProduct, rows * args.wq_a.rows);
+    const std::int64_t rank = args.wq_a.rows;
+    auto* low = Take<BFloat16>(ScratchUse::kProduct, rows * rank);
     auto* kv = Take<BFloat16>(ScratchUse::kProduct2, rows * args.wkv.rows);
-    const Input x = Prepared(args.wq_a, args.x, rows, args.wq_a.cols);
-    Multiply(args.wq_a, x, rows, low, false);
-    const bool again = x.order == cuda::RowOrder::kPacked && !cuda::TakesBulkProduct(args.wkv, 0);
-    Multiply(args.wkv, again ? Prepared(args.wkv, args.x, rows, args.wkv.cols) : x, rows, kv, false);
     if (low == nullptr || kv == nullptr) return;
-    cuda::WindowRecords({.step = args.step,
-                         .kv = kv,
-                         .norm = args.kv_norm,
-                         .head_dim = args.head_dim,
-                         .eps = args.eps,
-                         .rope = args.rope,
-                         .out = args.window},
-                        stream_);
-    cuda::NormRows(low, nullptr, rows, static_cast<int>(args.wq_a.rows), args.q_norm, args.eps, args.qr, stream_);
-    MultiplyPlain(args.wq_b, args.qr, rows, args.q, false);
-    cuda::RotateHeads(args.step, args.q, args.heads, args.head_dim, args.rope, stream_);
+    MultiplyInputs(args, low, kv);
+    const Input planned = Planned(args.wq_b, rows, 0, true);
+    const bool quantizes = args.wq_b.format == WeightFormat::kFp8Block32;
+    const bool turns = quantizes && planned.bulk() && args.rope.dims % 8 == 0 && rows <= kRotatedByProductRowsMax;
+    cuda::QueryRowArgs between{.window = {.step = args.step,
+                                          .kv = kv,
+                                          .norm = args.kv_norm,
+                                          .head_dim = args.head_dim,
+                                          .eps = args.eps,
+                                          .rope = args.rope,
+                                          .out = args.window},
+                               .low = low,
+                               .norm = args.q_norm,
+                               .rank = static_cast<int>(rank),
+                               .qr = args.qr,
+                               .order = planned.order,
+                               .tile_rows = planned.tile_rows};
+    if (quantizes) between.quantized = Take<BFloat16>(ScratchUse::kProduct3, cuda::PackedRowCount(rows) * rank);
+    between.angles = Take<float2>(ScratchUse::kSmall, std::int64_t{rows} * args.rope.dims / 2);
+    if (error_) return;
+    cuda::QueryRows(between, stream_);
+    const Input qr = quantizes ? Input{between.quantized, planned.order, planned.split, planned.tile_rows}
+                               : Prepared(args.wq_b, args.qr, rows, rank);
+    if (qr.x == nullptr) return;
+    cuda::Product({.weight = args.wq_b,
+                   .rows = rows,
+                   .x = qr.x,
+                   .x_stride = rank,
+                   .order = qr.order,
+                   .tile_rows = qr.tile_rows,
+                   .split = qr.split,
+                   .quantize = qr.quantize,
+                   .out = args.q,
+                   .out_stride = args.wq_b.rows,
+                   .angles = turns ? between.angles : nullptr,
+                   .head_dim = args.head_dim,
+                   .rotated = args.rope.dims},
+                  stream_);
+    if (!turns) {
+      cuda::RotateHeads(between.angles, args.q, rows, args.heads, args.head_dim, args.rope.dims, stream_);
+    }
   });
+}
+
+// low and kv, by one product where both matrices are for the same kernels.
+void CudaBackend::MultiplyInputs(const AttnInArgs& args, BFloat16* low, BFloat16* kv) {
+  const int rows = args.step.rows;
+  Weight both = args.wq_a;
+  const bool together = TakesWarpgroups() && cuda::TakesBulkProduct(args.wq_a, 0) &&
+                        cuda::TakesBulkProduct(args.wkv, 0) && args.wq_a.format == args.wkv.format;
+  if (together) both.rows += args.wkv.rows;
+  const Input x = Prepared(both, args.x, rows, both.cols);
+  if (x.x == nullptr) return;
+  if (!together) {
+    Multiply(args.wq_a, x, rows, low, false);
+    return Multiply(args.wkv, x.bulk() ? Prepared(args.wkv, args.x, rows, both.cols) : x, rows, kv, false);
+  }
+  cuda::Product({.weight = args.wq_a,
+                 .rows = rows,
+                 .x = x.x,
+                 .x_stride = both.cols,
+                 .order = x.order,
+                 .tile_rows = x.tile_rows,
+                 .split = x.split,
+                 .quantize = x.quantize,
+                 .out = low,
+                 .out_stride = args.wq_a.rows,
+                 .also = args.wkv,
+                 .also_out = kv},
+                stream_);
 }
 
 void CudaBackend::Compress(const CompressArgs& args) {
@@ -497,24 +580,30 @@ void CudaBackend::DraftAttention(const DraftAttentionArgs& args) {
 
 void CudaBackend::AttnOut(const AttnOutArgs& args) {
   Run("AttnOut", [&] {
-    auto* low = Take<BFloat16>(ScratchUse::kProduct, args.rows * args.wo_a.rows);
-    if (low == nullptr) return;
     const std::int64_t group_rows = args.wo_a.rows / args.groups, width = args.groups * args.wo_a.cols;
+    auto* low = Take<BFloat16>(ScratchUse::kProduct, cuda::PackedRowCount(args.rows) * args.wo_a.rows);
+    if (low == nullptr) return;
     const Input o = Prepared(args.wo_a, args.o, args.rows, width, group_rows, /*quantize=*/false);
     if (o.x == nullptr) return;
+    Input x = Planned(args.wo_b, args.rows, 0, true);
+    const bool packs = args.wo_a.format == WeightFormat::kFp8Block32 && o.order != cuda::RowOrder::kSlots &&
+                       args.wo_b.format == WeightFormat::kFp8Block32 && x.order == cuda::RowOrder::kPacked;
     cuda::Product({.weight = args.wo_a,
                    .rows = args.rows,
                    .x = o.x,
                    .x_stride = width,
                    .order = o.order,
+                   .tile_rows = o.tile_rows,
                    .split = o.split,
                    .group_rows = group_rows,
                    .group_stride = args.wo_a.cols,
                    .out = low,
-                   .float_out = false,
-                   .out_stride = args.wo_a.rows},
+                   .out_stride = args.wo_a.rows,
+                   .out_tile_rows = packs ? x.tile_rows : 0},
                   stream_);
-    MultiplyPlain(args.wo_b, low, args.rows, args.y, false);
+    if (!packs) return MultiplyPlain(args.wo_b, low, args.rows, args.y, false);
+    x.x = low;
+    Multiply(args.wo_b, x, args.rows, args.y, false);
   });
 }
 

@@ -166,6 +166,7 @@ void WindowRecords(const WindowRecordArgs& args, cudaStream_t stream);
 // The same beside what lies between the products of queries: qr [T][rank] = RMS(low), and when `quantized` is given qr
 // quantised in an order for products of FP8 weights (kPaired, kSlots or kPacked), and in `angles` [T][rope.dims / 2]
 // cosine and sine of every row's rotation.
+inline constexpr int kQueryRankMax = 2048;
 struct QueryRowArgs {
   WindowRecordArgs window;
   const BFloat16* low = nullptr;

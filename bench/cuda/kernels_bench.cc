@@ -14,6 +14,7 @@
 #include "fill.h"
 #include "galley/backend/cuda/cuda_backend.h"
 #include "galley/base/check.h"
+#include "placement_bench.h"
 
 namespace galley::bench {
 namespace {
@@ -538,13 +539,15 @@ constexpr Part kParts[] = {
 }  // namespace
 
 Status RunCudaBench(const CudaBenchOptions& options, const CudaBenchWrite& write) {
-  std::string names;
-  for (const Part& part : kParts) names += fmt::format("{}{}", names.empty() ? "" : ", ", part.name);
+  std::string names = "placement (alone)";
+  for (const Part& part : kParts) names += fmt::format(", {}", part.name);
   for (const std::string& name : options.only) {
-    if (std::ranges::find(kParts, name, &Part::name) == std::end(kParts)) {
+    const bool placement = name == "placement" && options.only.size() == 1;
+    if (!placement && std::ranges::find(kParts, name, &Part::name) == std::end(kParts)) {
       return Err(ErrorCode::kInvalidArgument, fmt::format("\"{}\" is no part; parts are {}", name, names), "only");
     }
   }
+  if (options.only == std::vector<std::string>{"placement"}) return RunPlacementBench(write);
   std::vector<std::unique_ptr<backend::Backend>> forms;
   using backend::ProductForm;
   for (const ProductForm form : {ProductForm::kStream, ProductForm::kSplit, ProductForm::kAuto}) {

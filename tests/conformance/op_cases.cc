@@ -385,14 +385,14 @@ void RouteAndMoe(OpRig& rig, int rows, int experts, int topk, int dim, int inter
     chosen.insert(chosen.end(), ids.begin(), ids.end());
     for (int j = 0; j < topk; ++j) weights.push_back(rig.Uniform(0.05f, 0.6f));
   }
-  const auto expert = [&](WeightFormat format) -> backend::ExpertWeights {
-    return {.w1 = rig.Matrix(format, inter, dim),
-            .w2 = rig.Matrix(format, dim, inter),
-            .w3 = rig.Matrix(format, inter, dim)};
+  const auto expert = [&](WeightFormat format, backend::MatrixUse use) -> backend::ExpertWeights {
+    return {.w1 = rig.Matrix(format, inter, dim, use),
+            .w2 = rig.Matrix(format, dim, inter, use),
+            .w3 = rig.Matrix(format, inter, dim, use)};
   };
   std::vector<backend::ExpertWeights> routed;
-  for (int e = 0; e < experts; ++e) routed.push_back(expert(kFp4));
-  const backend::ExpertWeights shared = expert(kFp8);
+  for (int e = 0; e < experts; ++e) routed.push_back(expert(kFp4, backend::MatrixUse::kChosen));
+  const backend::ExpertWeights shared = expert(kFp8, backend::MatrixUse::kEveryStep);
   rig.backend().Moe({.rows = rows,
                      .x = x,
                      .experts = rig.Place(chosen),

@@ -75,7 +75,8 @@ std::string Complaint(const std::vector<Output>& ours, const std::vector<Output>
   return text;
 }
 
-backend::Weight OpRig::Matrix(backend::WeightFormat format, std::int64_t rows, std::int64_t cols) {
+backend::Weight OpRig::Matrix(backend::WeightFormat format, std::int64_t rows, std::int64_t cols,
+                              backend::MatrixUse use) {
   using backend::WeightFormat;
   backend::Weight weight{.format = format, .rows = rows, .cols = cols};
   const auto count = static_cast<std::size_t>(rows * cols);
@@ -92,7 +93,7 @@ backend::Weight OpRig::Matrix(backend::WeightFormat format, std::int64_t rows, s
       std::memcpy(bytes.data() + i * sizeof(value), &value, sizeof(value));
     }
     const auto placed =
-        backend_.UploadMatrix({.dtype = DType::kBF16, .shape = {rows, cols}, .data = keep(std::move(bytes))});
+        backend_.UploadMatrix({.dtype = DType::kBF16, .shape = {rows, cols}, .data = keep(std::move(bytes))}, use);
     CHECK(placed) << placed.error().ToString();
     weight.data = *placed;
     return weight;
@@ -115,11 +116,11 @@ backend::Weight OpRig::Matrix(backend::WeightFormat format, std::int64_t rows, s
   const TensorView matrix{.dtype = fp4 ? DType::kI8 : DType::kF8E4M3,
                           .shape = {rows, fp4 ? cols / 2 : cols},
                           .data = keep(std::move(codes))};
-  const auto placed = backend_.UploadMatrix(matrix);
+  const auto placed = backend_.UploadMatrix(matrix, use);
   CHECK(placed) << placed.error().ToString();
   weight.data = *placed;
   const auto placed_scales = backend_.UploadScales(
-      {.dtype = DType::kE8M0, .shape = {scale_rows, groups}, .data = keep(std::move(scales))}, matrix);
+      {.dtype = DType::kE8M0, .shape = {scale_rows, groups}, .data = keep(std::move(scales))}, matrix, use);
   CHECK(placed_scales) << placed_scales.error().ToString();
   weight.scales = static_cast<const std::uint8_t*>(*placed_scales);
   return weight;

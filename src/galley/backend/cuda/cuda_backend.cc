@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "galley/backend/cuda/device_memory.h"
+#include "galley/backend/cuda/engram_reader.h"
+#include "galley/backend/cuda/expert_tables.h"
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/cuda/packed_rows.h"
 #include "galley/backend/cuda/step_graphs.h"
@@ -39,7 +40,11 @@ std::size_t Bytes(std::int64_t count, std::size_t each) {
 class CudaBackend final : public Backend {
  public:
   CudaBackend(cudaStream_t stream, bool warpgroup_products, const CudaOptions& options)
-      : stream_(stream), wide_allowed_(warpgroup_products), options_(options), graphs_(options.graphs) {}
+      : stream_(stream),
+        wide_allowed_(warpgroup_products),
+        options_(options),
+        experts_(MakeSlots(options)),
+        graphs_(options.graphs && !CopiesChosenExperts(options)) {}
   ~CudaBackend() override {
     cudaStreamSynchronize(stream_);
     cudaStreamDestroy(stream_);
@@ -56,21 +61,28 @@ class CudaBackend final : public Backend {
     ++allocations_;
     return cuda::AllocateDevice(bytes, purpose, stream_);
   }
+  [[nodiscard]] std::uint64_t free_device_bytes() const override {
+    std::size_t free = 0, total = 0;
+    return cudaMemGetInfo(&free, &total) == cudaSuccess ? free : 0;
+  }
   [[nodiscard]] std::uint64_t allocated_bytes() const override { return allocated_; }
   [[nodiscard]] std::int64_t allocations() const override { return allocations_; }
 
   [[nodiscard]] Result<const void*> Upload(const TensorView& weight) override { return Place(weight, {}); }
-  [[nodiscard]] Result<const void*> UploadMatrix(const TensorView& weight) override {
+  [[nodiscard]] Result<const void*> UploadMatrix(const TensorView& weight, MatrixUse use) override {
+    if (OnDisk(use)) return static_cast<const void*>(weight.data);
     WeightFormat format = WeightFormat::kF32;
     if (weight.dtype == DType::kI8) format = WeightFormat::kMxfp4;
     if (weight.dtype == DType::kF8E4M3) format = WeightFormat::kFp8Block32;
     if (weight.dtype == DType::kBF16) format = WeightFormat::kBF16;
-    if (format == WeightFormat::kF32) return Place(weight, {});
-    return Place(weight, cuda::ArrangementOfCodes(format, RowsOf(weight), ColsOf(weight)));
+    if (format == WeightFormat::kF32) return Place(weight, {}, use);
+    return Place(weight, cuda::ArrangementOfCodes(format, RowsOf(weight), ColsOf(weight)), use);
   }
   [[nodiscard]] Result<const void*> UploadTable(const TensorView& table) override {
-    if (!options_.engram_on_host) return Upload(table);
-    ASSIGN_OR_RETURN(Buffer buffer, cuda::AllocateHost(table.bytes(), "an Engram table in main memory"));
+    if (options_.engram_at == WeightPlace::kDevice) return Upload(table);
+    if (options_.engram_at == WeightPlace::kDisk) return static_cast<const void*>(table.data);
+    ASSIGN_OR_RETURN(Buffer buffer, cuda::AllocateHost(table.bytes(), cuda::kHostEngram, host_table_bytes_));
+    host_table_bytes_ += table.bytes();
     std::byte* const to = host_tables_.emplace_back(std::move(buffer)).data();
     if (wanted_.Add(table.data, table.bytes(), 1)) {
       places_.push_back({.to = to, .arrangement = {}, .on_host = true});
@@ -79,14 +91,21 @@ class CudaBackend final : public Backend {
     }
     return static_cast<const void*>(to);
   }
-  [[nodiscard]] Result<const void*> UploadScales(const TensorView& scales, const TensorView& matrix) override {
+  [[nodiscard]] Result<const void*> UploadScales(const TensorView& scales, const TensorView& matrix,
+                                                 MatrixUse use) override {
+    if (OnDisk(use)) return static_cast<const void*>(scales.data);
     const auto format = matrix.dtype == DType::kI8 ? WeightFormat::kMxfp4 : WeightFormat::kFp8Block32;
-    return Place(scales, cuda::ArrangementOfScales(format, RowsOf(matrix), ColsOf(matrix)));
+    return Place(scales, cuda::ArrangementOfScales(format, RowsOf(matrix), ColsOf(matrix)), use);
   }
   void UseFiles(std::span<const io::WeightFile> files, const io::Progress& progress) override {
     wanted_.UseFiles(files, progress);
+    if (experts_.slots() != nullptr) experts_.slots()->ReadFrom(files);
+  }
+  void ExpectExperts(std::span<const ExpertWeights> routed) override {
+    if (experts_.slots() != nullptr) experts_.slots()->Expect(routed);
   }
   [[nodiscard]] Status FinishUploads() override {
+    if (experts_.slots() != nullptr) RETURN_IF_ERROR(experts_.slots()->Open(stream_));
     const std::vector<cuda::WeightPlace> places = std::exchange(places_, {});
     constexpr io::LoadShape kShape;
     static_assert((kShape.buffers + 1) * kShape.buffer_bytes == kCudaLoadBytes);
@@ -112,6 +131,7 @@ class CudaBackend final : public Backend {
   [[nodiscard]] Status Synchronize() override {
     Note(cudaStreamSynchronize(stream_), "a step");
     if (error_) return Err(*error_);
+    if (std::optional<Error> unread = experts_.TakeUnread()) return Err(std::move(*unread));
     return {};
   }
   [[nodiscard]] bool repeats_steps() const override { return graphs_.on(); }
@@ -128,9 +148,8 @@ class CudaBackend final : public Backend {
   }
   void GatherRows(const GatherRowsArgs& args) override;
   void EngramRows(const EngramRowsArgs& args) override;
-  void EngramGather(const EngramGatherArgs& args) override {
-    Run("EngramGather", [&] { cuda::EngramGather(args, stream_); });
-  }
+  void EngramAhead(const EngramGatherArgs& args) override;
+  void EngramGather(const EngramGatherArgs& args) override;
   void EngramMix(const EngramMixArgs& args) override {
     Run("EngramMix", [&] { cuda::EngramMix(args, stream_); });
   }
@@ -168,12 +187,23 @@ class CudaBackend final : public Backend {
     return holds;
   }
 
+  [[nodiscard]] std::int64_t moves() const { return scratch_.moves() + engram_.moves(); }
   static int RowsOf(const TensorView& matrix) { return static_cast<int>(matrix.dim(0)); }
   static int ColsOf(const TensorView& matrix) {
     return static_cast<int>(matrix.dim(1)) * (matrix.dtype == DType::kI8 ? 2 : 1);
   }
-  [[nodiscard]] Result<const void*> Place(const TensorView& weight, const cuda::Arrangement& arrangement) {
-    ASSIGN_OR_RETURN(std::byte * to, weights_.Take(weight.bytes(), stream_));
+  [[nodiscard]] bool OnDisk(MatrixUse use) const {
+    return use == MatrixUse::kChosen && options_.experts_at == WeightPlace::kDisk;
+  }
+  static std::unique_ptr<cuda::ExpertSlots> MakeSlots(const CudaOptions& options) {
+    if (!CopiesChosenExperts(options)) return nullptr;
+    return std::make_unique<cuda::ExpertSlots>(options.expert_cache,
+                                               options.experts_at == WeightPlace::kDisk ? options.expert_memory : 0);
+  }
+  [[nodiscard]] Result<const void*> Place(const TensorView& weight, const cuda::Arrangement& arrangement,
+                                          MatrixUse use = MatrixUse::kEveryStep) {
+    const bool on_host = use == MatrixUse::kChosen && options_.experts_at == WeightPlace::kHost;
+    ASSIGN_OR_RETURN(std::byte * to, (on_host ? host_experts_ : weights_).Take(weight.bytes(), stream_));
     if (wanted_.Add(weight.data, weight.bytes(), arrangement.grain)) {
       places_.push_back({.to = to, .arrangement = arrangement, .on_host = false});
       return static_cast<const void*>(to);
@@ -184,7 +214,7 @@ class CudaBackend final : public Backend {
     if (arrange) {
       ASSIGN_OR_RETURN(copy, scratch_.Get(ScratchUse::kUpload, weight.bytes(), stream_));
     }
-    RETURN_IF_ERROR(CopyToDevice(copy, weight.data, weight.bytes()));
+    RETURN_IF_ERROR(Checked(cudaMemcpyAsync(copy, weight.data, weight.bytes(), cudaMemcpyDefault, stream_), "a copy"));
     if (arrange) cuda::Arrange(arrangement, copy, weight.bytes(), to, stream_);
     Note(cudaGetLastError(), "arranging weights");
     return static_cast<const void*>(to);
@@ -235,7 +265,6 @@ class CudaBackend final : public Backend {
   }
   void MultiplyInputs(const AttnInArgs& args, BFloat16* low, BFloat16* kv);
   const std::int32_t* RowList(const std::int32_t* host, int count);
-  const cuda::ExpertPointers* ExpertTable(const MoeArgs& args);
   std::int64_t PositionEnd(const StepView& step);
 
   cudaStream_t stream_;
@@ -246,17 +275,20 @@ class CudaBackend final : public Backend {
   std::optional<Error> error_;
   bool uploaded_ = false;  // weights have been placed since the last op
   cuda::WeightArena weights_;
+  cuda::WeightArena host_experts_{cuda::kHostExperts};
   std::vector<Buffer> host_tables_;
+  std::size_t host_table_bytes_ = 0;
+  cuda::ExpertTables experts_;
+  cuda::EngramReader engram_;
   io::WantedWeights wanted_;  // until FinishUploads, and where each of them goes
   std::vector<cuda::WeightPlace> places_;
   cuda::Scratch scratch_;
-  std::unordered_map<const ExpertWeights*, Buffer> expert_tables_;
   cuda::StepGraphs graphs_;
 };
 
 void CudaBackend::RunRepeated(const StepKey& key, const std::function<void()>& issue) {
   using Turn = cuda::StepGraphs::Turn;
-  const Turn turn = error_ ? Turn::kIssue : graphs_.Next(key, scratch_.moves());
+  const Turn turn = error_ ? Turn::kIssue : graphs_.Next(key, moves());
   if (turn == Turn::kIssue) return issue();
   if (turn == Turn::kReplay) return Note(graphs_.Replay(key, stream_), "a recorded step");
   if (std::exchange(uploaded_, false)) Note(cudaStreamSynchronize(stream_), "placing weights");
@@ -264,7 +296,7 @@ void CudaBackend::RunRepeated(const StepKey& key, const std::function<void()>& i
   if (code == cudaSuccess) {
     issue();
     // Scratch that grew was freed under the launches recorded before; the step is recorded another time.
-    const bool good = !error_ && graphs_.Unmoved(scratch_.moves());
+    const bool good = !error_ && graphs_.Unmoved(moves());
     code = graphs_.EndRecording(key, good, stream_);
     if (code == cudaSuccess && good) return Note(graphs_.Replay(key, stream_), "a recorded step");
     error_.reset();  // of the recording; what is wrong with the step itself shows below
@@ -368,6 +400,22 @@ void CudaBackend::EngramRows(const EngramRowsArgs& args) {
   if (!Require(args.layers <= kEngramLayersMax, "so many Engram layers", args.layers)) return;
   if (!Require(args.max_ngram <= kNgramMax, "n-grams so long", args.max_ngram)) return;
   Run("EngramRows", [&] { cuda::EngramRows(args, stream_); });
+}
+
+void CudaBackend::EngramAhead(const EngramGatherArgs& args) {
+  if (options_.engram_at != WeightPlace::kDisk) return;
+  Run("EngramAhead", [&] {
+    if (const Status begun = engram_.Ahead(args, stream_); !begun) error_ = begun.error();
+  });
+}
+
+void CudaBackend::EngramGather(const EngramGatherArgs& args) {
+  Run("EngramGather", [&] {
+    if (options_.engram_at != WeightPlace::kDisk) return cuda::EngramGather(args, stream_);
+    const Result<EngramGatherArgs> rows = engram_.Rows(args, stream_);
+    if (rows) return cuda::EngramGather(*rows, stream_);
+    error_ = rows.error();
+  });
 }
 
 void CudaBackend::MhcBoundary(const MhcBoundaryArgs& args) {
@@ -569,28 +617,6 @@ void CudaBackend::Route(const RouteArgs& args) {
   });
 }
 
-const cuda::ExpertPointers* CudaBackend::ExpertTable(const MoeArgs& args) {
-  Buffer& buffer = expert_tables_[args.routed];
-  if (buffer.data() == nullptr) {
-    std::vector<cuda::ExpertPointers> table;
-    const auto add = [&table](const ExpertWeights& e) {
-      const auto bytes = [](const Weight& w) { return static_cast<const std::uint8_t*>(w.data); };
-      table.push_back({bytes(e.w1), e.w1.scales, bytes(e.w3), e.w3.scales, bytes(e.w2), e.w2.scales});
-    };
-    for (int e = 0; e < args.expert_count; ++e) add(args.routed[e]);
-    add(args.shared);
-    Result<Buffer> made = Allocate(table.size() * sizeof(table[0]), "table of experts");
-    if (!made) {
-      error_ = made.error();
-      return nullptr;
-    }
-    buffer = std::move(*made);
-    Note(cudaMemcpyAsync(buffer.data(), table.data(), table.size() * sizeof(table[0]), cudaMemcpyHostToDevice, stream_),
-         "the table of experts");
-  }
-  return buffer.as<cuda::ExpertPointers>();
-}
-
 void CudaBackend::Moe(const MoeArgs& args) {
   if (!Require(args.topk <= kChoicesMax, "so many experts a row", args.topk)) return;
   if (!Require(args.expert_count <= kExpertsMax, "so many experts", args.expert_count)) return;
@@ -609,7 +635,12 @@ void CudaBackend::Moe(const MoeArgs& args) {
                       (options_.experts == ProductForm::kAuto && args.rows >= cuda::kSlimExpertRowsMin);
     if (wide_allowed_ && options_.experts != ProductForm::kStream) shape.form = cuda::ChooseMoeForm(shape, slim);
     cuda::MoeScratch scratch;
-    scratch.experts = ExpertTable(args);
+    const Result<const cuda::ExpertPointers*> table = experts_.Of(args, stream_);
+    if (!table) {
+      error_ = table.error();
+      return;
+    }
+    scratch.experts = *table;
     scratch.x = args.x;
     scratch.work = Take<std::byte>(ScratchUse::kExperts, static_cast<std::int64_t>(cuda::MoeWorkBytes(shape)));
     if (error_) return;
@@ -736,6 +767,11 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
   if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   if (code != cudaSuccess) return Err(DeviceError(code, "opening the device"));
   return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(stream, major == 9 && minor == 0, options));
+}
+
+std::uint64_t CudaMemoryBytes() {
+  std::size_t free = 0, total = 0;
+  return cudaMemGetInfo(&free, &total) == cudaSuccess ? total : 0;
 }
 
 CudaGraphCounts GraphCountsOf(const Backend& backend) {

@@ -141,6 +141,7 @@ void NormRows(const BFloat16* x, const std::int32_t* rows, int count, int dim, c
 
 // engram.cu
 void EngramRows(const EngramRowsArgs& args, cudaStream_t stream);
+// Without row numbers: of the table's first rows, in their order.
 void EngramGather(const EngramGatherArgs& args, cudaStream_t stream);
 void EngramMix(const EngramMixArgs& args, cudaStream_t stream);
 

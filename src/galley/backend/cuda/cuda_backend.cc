@@ -27,7 +27,7 @@ using cuda::ScratchUse;
 
 constexpr std::size_t kScoreBytesMax = std::size_t{512} << 20;  // index scores kept at once
 constexpr int kExpertsMax = 1023, kChoicesMax = 32, kNgramMax = 16, kEngramLayersMax = 8;
-constexpr int kHeadDim = 512, kRopeMax = 128, kQueryRankMax = 8192;
+constexpr int kHeadDim = 512, kRopeMax = 128;
 // Queries of up to so many rows are rotated where they leave their product; of more a launch of its own is faster.
 constexpr int kRotatedByProductRowsMax = 16;
 // Products of so many rows that need no quantiser go to the narrow kernel.
@@ -434,7 +434,7 @@ void CudaBackend::Linear(const LinearArgs& args) {
 void CudaBackend::AttnIn(const AttnInArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
   if (!Require(args.rope.dims <= kRopeMax, "so many rotated dimensions", args.rope.dims)) return;
-  if (!Require(args.wq_a.rows <= kQueryRankMax, "queries of this rank", args.wq_a.rows)) return;
+  if (!Require(args.wq_a.rows <= cuda::kQueryRankMax, "queries of this rank", args.wq_a.rows)) return;
   Run("AttnIn", [&] {
     const int rows = args.step.rows;
     const std::int64_t rank = args.wq_a.rows;
@@ -782,43 +782,6 @@ CudaGraphCounts GraphCountsOf(const Backend& backend) {
 void* StreamOf(Backend& backend) {
   CHECK(backend.name() == "cuda") << backend.name();
   return static_cast<CudaBackend&>(backend).stream();
-}
-
-Result<double> MeasureMicroseconds(Backend& backend, const std::function<void()>& issue, int replays) {
-  auto* stream = static_cast<cudaStream_t>(StreamOf(backend));
-  issue();  // scratch grows and kernels are loaded here
-  RETURN_IF_ERROR(backend.Synchronize());
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t run = nullptr;
-  cudaEvent_t begin = nullptr, end = nullptr;
-  std::vector<float> times(static_cast<std::size_t>(replays));
-  const cudaError_t code = [&] {
-    cudaError_t error = cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
-    if (error != cudaSuccess) return error;
-    issue();
-    error = cudaStreamEndCapture(stream, &graph);
-    if (error == cudaSuccess) error = cudaGraphInstantiate(&run, graph, 0);
-    if (error == cudaSuccess) error = cudaEventCreate(&begin);
-    if (error == cudaSuccess) error = cudaEventCreate(&end);
-    for (std::size_t i = 0; i < times.size() + 2 && error == cudaSuccess; ++i) {
-      cudaEventRecord(begin, stream);
-      cudaGraphLaunch(run, stream);
-      cudaEventRecord(end, stream);
-      error = cudaStreamSynchronize(stream);
-      float ms = 0;
-      if (error == cudaSuccess) error = cudaEventElapsedTime(&ms, begin, end);
-      if (i >= 2) times[i - 2] = ms;
-    }
-    return error;
-  }();
-  if (begin != nullptr) cudaEventDestroy(begin);
-  if (end != nullptr) cudaEventDestroy(end);
-  if (run != nullptr) cudaGraphExecDestroy(run);
-  if (graph != nullptr) cudaGraphDestroy(graph);
-  if (code != cudaSuccess) return Err(DeviceError(code, "a measurement"));
-  RETURN_IF_ERROR(backend.Synchronize());
-  std::sort(times.begin(), times.end());
-  return static_cast<double>(times[times.size() / 2]) * 1e3;
 }
 
 }  // namespace galley::backend

@@ -68,14 +68,14 @@ void BulkSplitProduct(const ProductArgs& args, cudaStream_t stream);
 [[nodiscard]] bool TakesBulkProduct(const Weight& weight, std::int64_t group_rows);
 // Whether the split form takes x unpacked: few rows, whose part then lies beside the stages.
 [[nodiscard]] bool TakesUnpacked(const Weight& weight, int rows);
-inline constexpr std::int64_t kWideTileColsMin = 4096;
-// Rows of x in a tile: at least a warpgroup product's columns, and wide tiles where there are many, because x goes
-// through shared memory once for 128 rows of weights; but the wider tile has less of K on its way, which costs more
-// than it gains where K is short. Between, what ends sooner on the multiprocessors of an H200.
+// Rows of x in a tile: at least a warpgroup product's columns, and as many as registers take where there are many rows,
+// because shared memory, through which codes and x go once a tile, is what limits such products. Between, what ends
+// sooner on the multiprocessors of an H200.
+inline constexpr int kWideTileRowsMin = 1024;
 [[nodiscard]] constexpr int BulkTileRows(const Weight& weight, int rows, bool split) {
   if (rows <= 64) return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
   if (split) return 128;
-  if (rows > 1024) return weight.cols >= kWideTileColsMin ? 192 : 128;
+  if (rows > kWideTileRowsMin) return 192;
   constexpr std::int64_t kMultiprocessors = 132;
   const auto time = [&](int tile_rows) {
     const std::int64_t tiles = (weight.rows + 127) / 128 * ((rows + tile_rows - 1) / tile_rows);
@@ -167,6 +167,7 @@ void WindowRecords(const WindowRecordArgs& args, cudaStream_t stream);
 // The same beside what lies between the products of queries: qr [T][rank] = RMS(low), and when `quantized` is given qr
 // quantised in an order for products of FP8 weights (kPaired, kSlots or kPacked), and in `angles` [T][rope.dims / 2]
 // cosine and sine of every row's rotation.
+inline constexpr int kQueryRankMax = 2048;
 struct QueryRowArgs {
   WindowRecordArgs window;
   const BFloat16* low = nullptr;

@@ -18,6 +18,7 @@ constexpr int kWarps = 8, kThreads = (kWarps + 1) * 32;  // warps that multiply,
 constexpr int kStageKeys = kWarps * 16, kStages = 4;
 constexpr int kCodeBytes = kIndexDim / 2, kScaleBytes = kIndexDim / 32;  // of a key
 constexpr int kScalesAt = kStageKeys * kCodeBytes, kStageBytes = kScalesAt + kStageKeys * kScaleBytes;
+constexpr int kStretchMax = 8192, kBlocksMin = 256;  // keys of a block of threads; such blocks, if a step has them
 constexpr int kSteps = kIndexDim / 16, kUnits = kIndexDim / 8;  // of K in a product; 16-byte pieces of a packed query
 
 // Shared memory of a block of threads: the ring's stages, queries of `Columns` heads in cores of 8 columns (unit by
@@ -27,19 +28,22 @@ struct Ring {
   static constexpr int kQueriesAt = kStages * kStageBytes;
   static constexpr int kBarriersAt = kQueriesAt + Columns * kIndexDim * 2;
   static constexpr int kBytes = kBarriersAt + (2 * kStages + 1) * 8;
-  std::uint32_t base;
+  std::uint8_t* bytes;
   int stage = 0;
   std::uint32_t parity = 0;
 
-  __device__ __forceinline__ std::uint32_t at(int offset) const { return base + static_cast<std::uint32_t>(offset); }
+  __device__ __forceinline__ std::uint32_t at(int offset) const {
+    return ptx::SharedAddress(bytes) + static_cast<std::uint32_t>(offset);
+  }
   __device__ __forceinline__ std::uint32_t data() const { return at(stage * kStageBytes); }
   __device__ __forceinline__ std::uint32_t full(int i) const { return at(kBarriersAt + 8 * i); }
   __device__ __forceinline__ std::uint32_t empty(int i) const { return full(kStages + i); }
   __device__ __forceinline__ std::uint32_t queries() const { return full(2 * kStages); }
-  __device__ __forceinline__ void Init() const {
+  // `copying`: threads that announce what comes into a stage.
+  __device__ __forceinline__ void Init(int copying) const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < kStages; ++i) {
-        ptx::InitBarrier(full(i), 1);
+        ptx::InitBarrier(full(i), copying);
         ptx::InitBarrier(empty(i), kWarps);
       }
       ptx::InitBarrier(queries(), 1);
@@ -73,51 +77,75 @@ __device__ __forceinline__ void ForRuns(const IndexSelectArgs& args, const Index
   }
 }
 
-// Where neighbouring keys of one piece of memory lie: `codes`, and `scales` behind them.
-struct Piece {
-  const std::uint8_t* codes = nullptr;
-  const std::uint8_t* scales = nullptr;
-};
+// Codes of the first index key of a history block; those of the others follow, then all scales.
+__device__ __forceinline__ const std::uint8_t* KeysOf(const HistorySlab& slab, std::int32_t block) {
+  return reinterpret_cast<const std::uint8_t*>(slab.base) + static_cast<std::size_t>(block) * slab.block_bytes() +
+         static_cast<std::size_t>(slab.entries()) * (slab.latent_bytes() + slab.latent_scales());
+}
 
-// The copying warp's part of a run. A stage comes in pieces of `piece` keys, one a lane; addresses of 32 pieces are
-// found at once, one batch ahead.
+// The copying warp's part of a run of all visible entries: the keys of whole history blocks, one a lane.
 template <int Columns>
-__device__ void CopyKeys(const IndexSelectArgs& args, int row, const Run& run, Ring<Columns>& ring) {
-  const bool user = args.role == CandidateRole::kUser;
-  const int lane = static_cast<int>(threadIdx.x) % 32, entries = args.slab.entries();
-  const int piece = user ? args.candidate_block_size : min(entries, kStageKeys), per_stage = kStageKeys / piece;
+__device__ void CopyBlocks(const IndexSelectArgs& args, int row, const Run& run, Ring<Columns>& ring) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, entries = args.slab.entries(), per_stage = kStageKeys / entries;
   const std::int32_t* blocks = args.step.blocks + args.step.sequence_of(row).block_offset;
-  const std::int32_t* candidates = args.candidates + static_cast<std::int64_t>(row) * args.candidate_blocks;
-  const int count = (run.end + piece - 1) / piece;
-  const auto find = [&](int i) -> Piece {
-    if (i >= count) return {};
-    const int entry = (user ? candidates[i] : i) * piece, in_block = entry & (entries - 1);
-    const std::uint8_t* keys =
-        reinterpret_cast<const std::uint8_t*>(args.slab.base) +
-        static_cast<std::size_t>(blocks[entry / entries]) * args.slab.block_bytes() +
-        static_cast<std::size_t>(entries) * (args.slab.latent_bytes() + args.slab.latent_scales());
-    return {keys + in_block * kCodeBytes, keys + entries * kCodeBytes + in_block * kScaleBytes};
-  };
-  const int first = run.begin / piece;
-  Piece now = find(first + lane), next = find(first + 32 + lane);
+  const int first = run.begin / entries, count = (run.end + entries - 1) / entries;
+  // Ids of 32 blocks are loaded at once, a batch ahead.
+  const auto load = [&](int i) { return i < count ? blocks[i] : 0; };
+  std::int32_t now = load(first + lane), next = load(first + 32 + lane);
   for (int i = first, in_batch = 0; i < count; i += per_stage, in_batch += per_stage) {
-    if (in_batch == 32) in_batch = 0, now = next, next = find(i + 32 + lane);
-    const Piece mine = {reinterpret_cast<const std::uint8_t*>(
-                            __shfl_sync(kFullWarp, reinterpret_cast<unsigned long long>(now.codes), in_batch + lane)),
-                        reinterpret_cast<const std::uint8_t*>(
-                            __shfl_sync(kFullWarp, reinterpret_cast<unsigned long long>(now.scales), in_batch + lane))};
+    if (in_batch == 32) in_batch = 0, now = next, next = load(i + 32 + lane);
+    const std::uint8_t* keys = KeysOf(args.slab, __shfl_sync(kFullWarp, now, in_batch + lane));
     ptx::WaitPhase(ring.empty(ring.stage), ring.parity ^ 1);
     const int here = min(per_stage, count - i);
     const std::uint32_t barrier = ring.full(ring.stage);
-    if (lane == 0) ptx::ArriveAndExpect(barrier, here * piece * (kCodeBytes + kScaleBytes));
+    if (lane == 0) ptx::ArriveAndExpect(barrier, here * entries * (kCodeBytes + kScaleBytes));
     __syncwarp();
     if (lane < here) {
-      ptx::CopyBulk(ring.data() + static_cast<std::uint32_t>(lane * piece * kCodeBytes), mine.codes, piece * kCodeBytes,
+      ptx::CopyBulk(ring.data() + static_cast<std::uint32_t>(lane * entries * kCodeBytes), keys, entries * kCodeBytes,
                     barrier);
-      ptx::CopyBulk(ring.data() + static_cast<std::uint32_t>(kScalesAt + lane * piece * kScaleBytes), mine.scales,
-                    piece * kScaleBytes, barrier);
+      ptx::CopyBulk(ring.data() + static_cast<std::uint32_t>(kScalesAt + lane * entries * kScaleBytes),
+                    keys + entries * kCodeBytes, entries * kScaleBytes, barrier);
     }
     ring.Advance();
+  }
+}
+
+// The same of a row's candidate blocks, whose keys are too few for bulk copies, which cost the same however small they
+// are: a lane copies 16 bytes at a time.
+template <int Columns>
+__device__ void CopyCandidates(const IndexSelectArgs& args, int row, const Run& run, Ring<Columns>& ring) {
+  constexpr int kPerStage = kStageKeys / kScoreGroup;
+  static_assert(kScoreGroup * kCodeBytes == 32 * 16 && kPerStage * kScoreGroup * kScaleBytes == 32 * 16);
+  const int lane = static_cast<int>(threadIdx.x) % 32, entries = args.slab.entries();
+  const std::int32_t* blocks = args.step.blocks + args.step.sequence_of(row).block_offset;
+  const std::int32_t* candidates = args.candidates + static_cast<std::int64_t>(row) * args.candidate_blocks;
+  const int first = run.begin / kScoreGroup, count = (run.end + kScoreGroup - 1) / kScoreGroup;
+  const auto shift = static_cast<unsigned>(31 - __clz(entries));  // entries of a block are a power of two
+  // Candidates are loaded two batches of 32 ahead, their history blocks one.
+  const auto load = [&](int i) { return i < count ? candidates[i] * kScoreGroup : 0; };
+  std::int32_t entry = load(first + lane), next_entry = load(first + 32 + lane), block = blocks[entry >> shift];
+  for (int batch = first; batch < count; batch += 32) {
+    const std::int32_t far_entry = load(batch + 64 + lane), next_block = blocks[next_entry >> shift];
+    const int in_block = entry & (entries - 1);
+    const std::uint8_t* keys = KeysOf(args.slab, block);
+    const auto codes = reinterpret_cast<unsigned long long>(keys + in_block * kCodeBytes),
+               scales = reinterpret_cast<unsigned long long>(keys + entries * kCodeBytes + in_block * kScaleBytes);
+    for (int i = 0; i < min(32, count - batch); i += kPerStage) {
+      ptx::WaitPhase(ring.empty(ring.stage), ring.parity ^ 1);
+      std::uint8_t* to = ring.bytes + ring.stage * kStageBytes + lane * 16;
+      const int here = min(kPerStage, count - batch - i);
+#pragma unroll
+      for (int c = 0; c < kPerStage; ++c) {
+        const auto* from = reinterpret_cast<const std::uint8_t*>(__shfl_sync(kFullWarp, codes, i + c)) + lane * 16;
+        if (c < here) ptx::CopyAsync16(to + c * 32 * 16, from, true);
+      }
+      const auto* from =
+          reinterpret_cast<const std::uint8_t*>(__shfl_sync(kFullWarp, scales, i + lane / 2)) + lane % 2 * 16;
+      if (lane / 2 < here) ptx::CopyAsync16(to + kScalesAt, from, true);
+      ptx::ArriveAfterCopies(ring.full(ring.stage));
+      ring.Advance();
+    }
+    entry = next_entry, next_entry = far_entry, block = next_block;
   }
 }
 
@@ -252,8 +280,9 @@ __global__ void __launch_bounds__(kThreads, Padded* Rows <= 32 ? 2 : 1)
     ScoreKernel(IndexSelectArgs args, IndexScratch scratch, int begin_row, int rows, int keys_per_block) {
   extern __shared__ __align__(128) std::uint8_t bytes[];
   constexpr int kColumns = Padded * Rows;
-  Ring<kColumns> ring{.base = ptx::SharedAddress(bytes)};
-  ring.Init();
+  const bool user = args.role == CandidateRole::kUser;
+  Ring<kColumns> ring{.bytes = bytes};
+  ring.Init(user ? 32 : 1);
   ptx::BeginKernel();
   const int local = static_cast<int>(blockIdx.y) * Rows, first = begin_row + local, here = min(Rows, rows - local);
   const int begin = static_cast<int>(blockIdx.x) * keys_per_block, limit = begin + keys_per_block;
@@ -273,7 +302,7 @@ __global__ void __launch_bounds__(kThreads, Padded* Rows <= 32 ? 2 : 1)
                         Padded * 16, ring.queries());
         }
       }
-      CopyKeys(args, first + run.row, run, ring);
+      user ? CopyCandidates(args, first + run.row, run, ring) : CopyBlocks(args, first + run.row, run, ring);
     });
     return;
   }
@@ -301,10 +330,10 @@ void Launch(const IndexSelectArgs& args, const IndexScratch& scratch, int first,
   const auto kernel = ScoreKernel<Padded, Rows>;
   constexpr int kBytes = Ring<Padded * Rows>::kBytes;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  // Long stretches, but so many that they fill the device some times over.
+  // Long stretches, but so many that they fill the device.
   const int groups = (rows + Rows - 1) / Rows;
   std::int64_t keys = kStageKeys;
-  while (keys < 8192 && scratch.score_stride / (2 * keys) * groups >= 1024) keys *= 2;
+  while (keys < kStretchMax && scratch.score_stride / (2 * keys) * groups >= kBlocksMin) keys *= 2;
   LaunchKernel(kernel,
                dim3(static_cast<unsigned>((scratch.score_stride + keys - 1) / keys), static_cast<unsigned>(groups)),
                kThreads, kBytes, stream, args, scratch, first, rows, static_cast<int>(keys));

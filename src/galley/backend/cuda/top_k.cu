@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exact top-k of a row of scores, a block of threads a row. The k largest scores lie in the k groups whose best scores
 // are largest (equal ones by index, in both), so groups are chosen first, then scores among those of the chosen groups.
-// A choice finds the k-th largest value by radix selection over its order bits, 11 + 11 + 10 at a time, then the
-// indices above it and the first of those equal to it, in ascending order.
+// A choice finds the k-th largest value by radix selection over its order bits, 8 at a time, then the indices above it
+// and the first of those equal to it, in ascending order.
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/numbers.cuh"
@@ -11,10 +11,7 @@
 namespace galley::backend::cuda {
 namespace {
 
-constexpr int kThreads = 1024, kWarps = kThreads / 32, kBins = 2 * kThreads;
-// Of the first histogram, by lane: scores fall into few bins, and equal addresses wait for each other. The later ones
-// count few scores.
-constexpr int kCopies = 8;
+constexpr int kThreads = 1024, kWarps = kThreads / 32, kBins = 256;
 constexpr int kDirectMax = 4096;  // scores that are chosen from at once
 
 // Unsigned key with the order of the float; both zeros are one value.
@@ -24,7 +21,7 @@ __device__ __forceinline__ std::uint32_t OrderOf(float x) {
 }
 
 struct Shared {
-  alignas(16) int bins[kBins * kCopies];
+  alignas(16) int bins[2][kBins];  // of this digit and, cleared, of the next one
   int warp_above[kWarps], warp_equal[kWarps];
   int digit, above;
 };
@@ -72,40 +69,40 @@ __device__ __forceinline__ void ForQuads(const Scores& scores, int begin, int en
   }
 }
 
-// The next bits of the k-th largest key, from `shift` on: those above are `threshold` where `known` is set. `rank` is
-// counted among keys that have those (0: the largest), and then among those that have the new ones too. All threads.
-template <int Copies>
-__device__ __forceinline__ void ChooseDigit(Shared& s, const Scores& scores, std::uint32_t known, int shift,
+// The 8 bits of the k-th largest key from `shift` on: the bits above are those of `threshold`. `rank` is counted among
+// keys that have those (0: the largest), and then among those that have the new ones too. `bins` are cleared, and
+// `next_bins` afterwards. All threads.
+__device__ __forceinline__ void ChooseDigit(Shared& s, int* bins, int* next_bins, const Scores& scores, int shift,
                                             std::uint32_t& threshold, int& rank) {
-  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
-  for (int i = tid; i < kBins * Copies / 4; i += kThreads) reinterpret_cast<int4*>(s.bins)[i] = {0, 0, 0, 0};
-  __syncthreads();
+  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32;
+  const std::uint32_t known = shift == 24 ? 0 : ~0u << (shift + 8);
   ForQuads(scores, 0, scores.count, tid, kThreads, [&](int i, const std::uint32_t(&keys)[4]) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      if (i + j < scores.count && (keys[j] & known) == threshold) {
-        atomicAdd(&s.bins[(keys[j] >> shift & (kBins - 1)) * Copies + lane % Copies], 1);
-      }
+      if (i + j < scores.count && (keys[j] & known) == threshold) atomicAdd(&bins[keys[j] >> shift & 255], 1);
     }
   });
   __syncthreads();
-  // Thread i owns bins from the top: kBins - 1 - 2i and the one below.
-  const int low_bin = kBins - 2 - 2 * tid;
-  int high = 0, low = 0;
+  if (tid < 32) {
+    // Lane i owns eight bins from the top.
+    const int* own = bins + kBins - 8 - 8 * lane;
+    const int4 low = reinterpret_cast<const int4*>(own)[0], high = reinterpret_cast<const int4*>(own)[1];
+    const int counts[8] = {high.w, high.z, high.y, high.x, low.w, low.z, low.y, low.x};
+    int sum = 0;
 #pragma unroll
-  for (int c = 0; c < Copies; ++c) low += s.bins[low_bin * Copies + c], high += s.bins[(low_bin + 1) * Copies + c];
-  const int sum = SumUpTo(high + low);
-  if (lane == 31) s.warp_above[warp] = sum;
-  __syncthreads();
-  if (warp == 0) s.warp_above[lane] = SumUpTo(s.warp_above[lane]);
-  __syncthreads();
-  const int before = sum - high - low + (warp > 0 ? s.warp_above[warp - 1] : 0);
-  if (rank >= before && rank < before + high) s.digit = low_bin + 1, s.above = before;
-  if (rank >= before + high && rank < before + high + low) s.digit = low_bin, s.above = before + high;
+    for (const int count : counts) sum += count;
+    int before = SumUpTo(sum) - sum;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (rank >= before && rank < before + counts[i]) s.digit = kBins - 1 - 8 * lane - i, s.above = before;
+      before += counts[i];
+    }
+  } else if (tid < 32 + kBins) {
+    next_bins[tid - 32] = 0;
+  }
   __syncthreads();
   threshold |= static_cast<std::uint32_t>(s.digit) << shift;
   rank -= s.above;
-  __syncthreads();
 }
 
 // Calls emit(place, index) for the k largest of more than k scores; places ascend with the index. All threads; the last
@@ -115,9 +112,12 @@ __device__ __forceinline__ void Choose(Shared& s, const Scores& scores, int k, E
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   std::uint32_t threshold = 0;
   int rank = k - 1;
-  ChooseDigit<kCopies>(s, scores, 0, 21, threshold, rank);
-  ChooseDigit<1>(s, scores, ~0u << 21, 10, threshold, rank);
-  ChooseDigit<1>(s, scores, ~0u << 10, 0, threshold, rank);
+  if (threadIdx.x < kBins) s.bins[0][threadIdx.x] = 0;
+  __syncthreads();
+#pragma unroll
+  for (int digit = 0; digit < 4; ++digit) {
+    ChooseDigit(s, s.bins[digit % 2], s.bins[1 - digit % 2], scores, 24 - 8 * digit, threshold, rank);
+  }
   // Of scores equal to the threshold the first `wanted` are kept. Every warp counts its stretch, then emits it in
   // order.
   const int wanted = rank + 1, stretch = (scores.count + kThreads * 4 - 1) / (kThreads * 4) * 128;

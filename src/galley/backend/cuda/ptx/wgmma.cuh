@@ -85,6 +85,13 @@ __device__ __forceinline__ void FenceForWarpgroup() {
                : GALLEY_FLOATS_##count(d, 0)                                                           \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
+// The same of e4m3 values, 32 of K: a[64][32], four values a register; columns of b in cores of 8 by 16 values.
+#define GALLEY_WGMMA_FP8(columns, count, a0, a1, a2, a3, b_at)                                         \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k32.f32.e4m3.e4m3 {" GALLEY_NAMES_##count \
+               "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_at ", 1, 1, 1;"                     \
+               : GALLEY_FLOATS_##count(d, 0)                                                           \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+
 // d += a b of N columns: 8, 16, 32, 64, 128, 144 or 160.
 template <int N>
 struct Wgmma {
@@ -105,6 +112,25 @@ struct Wgmma {
     } else {
       static_assert(N == 160, "no such product is instantiated");
       GALLEY_WGMMA(160, 80, 80, 81, 82, 83, 84);
+    }
+#else
+    __trap();
+#endif
+  }
+};
+
+// d += a b of e4m3 values and N columns: 32, 64 or 128.
+template <int N>
+struct WgmmaFp8 {
+  __device__ __forceinline__ static void Add(float (&d)[N / 2], const std::uint32_t (&a)[4], std::uint64_t b) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    if constexpr (N == 32) {
+      GALLEY_WGMMA_FP8(32, 16, 16, 17, 18, 19, 20);
+    } else if constexpr (N == 64) {
+      GALLEY_WGMMA_FP8(64, 32, 32, 33, 34, 35, 36);
+    } else {
+      static_assert(N == 128, "no such product is instantiated");
+      GALLEY_WGMMA_FP8(128, 64, 64, 65, 66, 67, 68);
     }
 #else
     __trap();
@@ -135,6 +161,7 @@ __device__ __forceinline__ void AddTransposed256(float (&d)[128], std::uint64_t 
 }
 
 #undef GALLEY_WGMMA_SHARED
+#undef GALLEY_WGMMA_FP8
 #undef GALLEY_WGMMA
 #undef GALLEY_NAMES_4
 #undef GALLEY_FLOATS_4

@@ -18,8 +18,9 @@ constexpr int kWarps = 8, kThreads = (kWarps + 1) * 32;  // warps that multiply,
 constexpr int kStageKeys = kWarps * 16, kStages = 4;
 constexpr int kCodeBytes = kIndexDim / 2, kScaleBytes = kIndexDim / 32;  // of a key
 constexpr int kScalesAt = kStageKeys * kCodeBytes, kStageBytes = kScalesAt + kStageKeys * kScaleBytes;
-constexpr int kStretchMax = 8192, kBlocksMin = 256;  // keys of a block of threads; such blocks, if a step has them
-constexpr int kSteps = kIndexDim / 16, kUnits = kIndexDim / 8;  // of K in a product; 16-byte pieces of a packed query
+constexpr int kStretchMax = 8192;  // keys of a block of threads
+constexpr int kHalfSteps = kIndexDim / 32,
+              kUnits = kIndexDim / 8;  // of K in a product; 16-byte pieces of a packed query
 
 // Shared memory of a block of threads: the ring's stages, queries of `Columns` heads in cores of 8 columns (unit by
 // unit of K, as IndexQueries packs them), barriers.
@@ -160,53 +161,60 @@ __device__ __forceinline__ std::uint32_t LoadShared1(std::uint32_t at) {
   return v;
 }
 
-// 16 keys of a warp, those of lane / 4 and of lane / 4 + 8, as rows of a product's operand. A lane decodes one group of
-// a key's values, its steps of K being the pairs that the group's words give.
-__device__ __forceinline__ void DecodeKeys(const uint4 (&codes)[2], const std::uint32_t (&scale)[2],
-                                           std::uint32_t (&a)[kSteps][4]) {
+// Half of 16 keys' values, those of keys lane / 4 and lane / 4 + 8 of the warp, as rows of a product's operand. A lane
+// decodes one group of a key's values, its steps of K being the pairs that the group's words give.
+template <int Half>
+__device__ __forceinline__ void DecodeHalf(const uint4 (&codes)[2], const std::uint32_t (&scale)[2],
+                                           std::uint32_t (&a)[kHalfSteps][4]) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const std::uint32_t words[4] = {codes[half].x, codes[half].y, codes[half].z, codes[half].w};
-    const std::uint32_t factor = ScalePair<kFp4Shift>(scale[half]);
+  for (int key = 0; key < 2; ++key) {
+    const std::uint32_t words[2] = {Half == 0 ? codes[key].x : codes[key].z, Half == 0 ? codes[key].y : codes[key].w};
+    const std::uint32_t factor = ScalePair<kFp4Shift>(scale[key]);
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {
+    for (int w = 0; w < 2; ++w) {
       std::uint32_t pairs[4];
       DecodeFp4x8(words[w], factor, pairs);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) a[2 * w + i / 2][i % 2 * 2 + half] = pairs[i];
+      for (int i = 0; i < 4; ++i) a[2 * w + i / 2][i % 2 * 2 + key] = pairs[i];
     }
   }
 }
 
-// sum[keys of a warpgroup][Columns] = keys times queries, which lie at `queries` and are described by `descriptor`.
-template <int Columns>
-__device__ __forceinline__ void MultiplyKeys(const std::uint32_t (&a)[kSteps][4], std::uint32_t queries,
+// Begins sum[keys of a warpgroup][Columns] += half of the keys' values times queries, which lie at `queries` and are
+// described by `descriptor`.
+template <int Columns, int Half>
+__device__ __forceinline__ void MultiplyHalf(const std::uint32_t (&a)[kHalfSteps][4], std::uint32_t queries,
                                              std::uint64_t descriptor, float (&sum)[Columns / 2]) {
-  constexpr std::uint32_t kUnitBytes = Columns * 16;
-#pragma unroll
-  for (float& value : sum) value = 0;
+  constexpr std::uint32_t kStepBytes = 2 * Columns * 16, kFirst = Half * kHalfSteps;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   ptx::WarpgroupFence();
 #pragma unroll
-  for (int s = 0; s < kSteps; ++s) {
-    ptx::Wgmma<Columns>::Add(sum, a[s], descriptor + static_cast<std::uint32_t>(2 * s) * (kUnitBytes >> 4));
+  for (std::uint32_t s = 0; s < kHalfSteps; ++s) {
+    ptx::Wgmma<Columns>::Add(sum, a[s], descriptor + (kFirst + s) * (kStepBytes >> 4));
   }
   ptx::WarpgroupCommit();
-  ptx::WarpgroupWait<0>();
 #else
-  const std::uint32_t lane = threadIdx.x % 32;
+  const std::uint32_t lane = threadIdx.x % 32, at = queries + lane / 4 * 16 + lane % 4 * 4;
+  const auto load = [](std::uint32_t from) {
+    std::uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from));
+    return v;
+  };
 #pragma unroll
-  for (int s = 0; s < kSteps; ++s) {
+  for (std::uint32_t s = 0; s < kHalfSteps; ++s) {
 #pragma unroll
-    for (int n = 0; n < Columns / 8; ++n) {
-      std::uint32_t b[2];
-      const std::uint32_t at = queries + static_cast<std::uint32_t>(2 * s) * kUnitBytes +
-                               static_cast<std::uint32_t>(n * 128) + lane / 4 * 16 + lane % 4 * 4;
-      asm volatile("ld.shared.u32 %0, [%1];" : "=r"(b[0]) : "r"(at));
-      asm volatile("ld.shared.u32 %0, [%1];" : "=r"(b[1]) : "r"(at + kUnitBytes));
-      ptx::Mma16x8x16(reinterpret_cast<float(&)[4]>(sum[4 * n]), a[s], b[0], b[1]);
+    for (std::uint32_t n = 0; n < Columns / 8; ++n) {
+      const std::uint32_t core = at + (kFirst + s) * kStepBytes + n * 128;
+      ptx::Mma16x8x16(reinterpret_cast<float(&)[4]>(sum[4 * n]), a[s], load(core), load(core + kStepBytes / 2));
     }
   }
+#endif
+}
+// Until at most `Pending` of the products that were begun last are not done.
+template <int Pending>
+__device__ __forceinline__ void WaitForProducts() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  ptx::WarpgroupWait<Pending>();
 #endif
 }
 
@@ -242,26 +250,50 @@ __device__ void ScoreKeys(const IndexScratch& scratch, int first, int local, con
   for (int r = 0; r < Rows; ++r) {
     if (r >= run.row && r < run.row + run.rows) counts[r] = min(run.end, scratch.counts[first + r]);
   }
+  constexpr int kColumns = Padded * Rows;
   const int quad = lane / 4, in_stage = warp * 16 + quad;
   const auto codes_at = static_cast<std::uint32_t>(in_stage * kCodeBytes + lane % 4 * 16),
              scale_at = static_cast<std::uint32_t>(kScalesAt + in_stage * kScaleBytes + lane % 4);
   const int key = warp * 16 + quad + lane % 2 * 8;  // whose sum this lane gets
   float* scores = scratch.scores + local * scratch.score_stride + key;
   float* best = scratch.best + local * scratch.best_stride + key / kScoreGroup;
-  const std::uint32_t queries = ring.at(Ring<Padded * Rows>::kQueriesAt);
-  const std::uint64_t descriptor = ptx::CoreDescriptor(queries, Padded * Rows * 16);
-  for (int i = run.begin; i < run.end; i += kStageKeys) {
+  const std::uint32_t queries = ring.at(Ring<kColumns>::kQueriesAt);
+  const std::uint64_t descriptor = ptx::CoreDescriptor(queries, kColumns * 16);
+  // With several rows products take long enough to decode the first half of the next keys beside those of the second.
+  constexpr bool kAhead = Rows > 1;
+  uint4 codes[2];
+  std::uint32_t scale[2], a[2][kHalfSteps][4];
+  const auto load = [&] {
     ptx::WaitPhase(ring.full(ring.stage), ring.parity);
     const std::uint32_t data = ring.data();
-    const uint4 codes[2] = {LoadShared16(data + codes_at), LoadShared16(data + codes_at + 8 * kCodeBytes)};
-    const std::uint32_t scale[2] = {LoadShared1(data + scale_at), LoadShared1(data + scale_at + 8 * kScaleBytes)};
-    std::uint32_t a[kSteps][4];
-    DecodeKeys(codes, scale, a);
+    codes[0] = LoadShared16(data + codes_at), codes[1] = LoadShared16(data + codes_at + 8 * kCodeBytes);
+    scale[0] = LoadShared1(data + scale_at), scale[1] = LoadShared1(data + scale_at + 8 * kScaleBytes);
     __syncwarp();
     if (lane == 0) ptx::Arrive(ring.empty(ring.stage));
     ring.Advance();
-    float products[Padded * Rows / 2];
-    MultiplyKeys<Padded * Rows>(a, queries, descriptor, products);
+  };
+  load();
+  if (kAhead) DecodeHalf<0>(codes, scale, a[0]);
+  for (int i = run.begin; i < run.end; i += kStageKeys) {
+    const bool more = i + kStageKeys < run.end;
+    float products[kColumns / 2];
+#pragma unroll
+    for (float& value : products) value = 0;
+    if (kAhead) {
+      MultiplyHalf<kColumns, 0>(a[0], queries, descriptor, products);
+      DecodeHalf<1>(codes, scale, a[1]);
+      MultiplyHalf<kColumns, 1>(a[1], queries, descriptor, products);
+      if (more) load();
+      WaitForProducts<1>();
+      DecodeHalf<0>(codes, scale, a[0]);
+    } else {
+      DecodeHalf<0>(codes, scale, a[0]);
+      DecodeHalf<1>(codes, scale, a[1]);
+      MultiplyHalf<kColumns, 0>(a[0], queries, descriptor, products);
+      MultiplyHalf<kColumns, 1>(a[1], queries, descriptor, products);
+      if (more) load();
+    }
+    WaitForProducts<0>();
 #pragma unroll
     for (int r = 0; r < Rows; ++r) {
       const float sum = SumHeads<Padded>(products + r * Padded / 2, weight[r]);
@@ -331,6 +363,7 @@ void Launch(const IndexSelectArgs& args, const IndexScratch& scratch, int first,
   constexpr int kBytes = Ring<Padded * Rows>::kBytes;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   // Long stretches, but so many that they fill the device.
+  constexpr int kBlocksMin = Rows == 1 ? 256 : 512;
   const int groups = (rows + Rows - 1) / Rows;
   std::int64_t keys = kStageKeys;
   while (keys < kStretchMax && scratch.score_stride / (2 * keys) * groups >= kBlocksMin) keys *= 2;

@@ -554,6 +554,13 @@ std::vector<OpCase> MakeCases() {
     IndexSelect(rig, {{{0, 20}, {2500, 3}}, 32, 64, 1, 50, CandidateRole::kSource});
   });
   add("Index_user", [](OpRig& rig) { IndexSelect(rig, {{{0, 20}, {2500, 3}}, 32, 64, 1, 50, CandidateRole::kUser}); });
+  // More scores than are chosen from at once.
+  add("Index_source_long", [](OpRig& rig) {
+    IndexSelect(rig, {{{9001, 5}, {130, 2}}, 8, 70, 1, 300, CandidateRole::kSource});
+  });
+  add("Index_user_long", [](OpRig& rig) {
+    IndexSelect(rig, {{{9001, 2}, {0, 1}}, 8, 500, 1, 600, CandidateRole::kUser});
+  });
   add("Attention_window", [](OpRig& rig) { Attention(rig, {{0, 5}, {200, 3}, {126, 4}}, 2, 0, 1, false); });
   add("Attention_entries", [](OpRig& rig) { Attention(rig, {{0, 3}, {77, 2}, {400, 140}}, 4, 32, 2, true); });
   add("Attention_rows70", [](OpRig& rig) { Attention(rig, {{0, 40}, {300, 30}}, 40, 64, 1, true); });

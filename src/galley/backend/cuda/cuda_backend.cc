@@ -539,30 +539,38 @@ void CudaBackend::IndexSelect(const IndexSelectArgs& args) {
   if (!Require(args.slab.index_dim == cuda::kIndexDim, "index keys of this size", args.slab.index_dim)) return;
   if (!Require(args.heads <= 64, "so many index heads", args.heads)) return;
   if (!Require(args.rope.dims <= cuda::kIndexDim, "so many rotated dimensions", args.rope.dims)) return;
+  if (!Require(args.role == CandidateRole::kNone || args.candidate_block_size == cuda::kScoreGroup,
+               "candidate blocks of this size", args.candidate_block_size)) {
+    return;
+  }
   Run("IndexSelect", [&] {
     const int rows = args.step.rows;
     const std::int64_t entries = std::max<std::int64_t>(PositionEnd(args.step) / args.slab.ratio, 1);
+    const std::int64_t padded = cuda::PaddedIndexHeads(args.heads);
     cuda::IndexScratch scratch;
     scratch.score_stride =
         args.role == CandidateRole::kUser ? std::int64_t{args.candidate_blocks} * args.candidate_block_size : entries;
-    scratch.score_stride = (std::min(scratch.score_stride, entries) + 3) / 4 * 4;
-    const int block_size = std::max(args.candidate_block_size, 1);
-    scratch.block_stride = ((scratch.score_stride + block_size - 1) / block_size + 3) / 4 * 4;
-    const auto row_floats = static_cast<std::size_t>(scratch.score_stride + scratch.block_stride);
-    scratch.rows_at_once = std::clamp<int>(static_cast<int>(kScoreBytesMax / (row_floats * sizeof(float))), 1, rows);
-    scratch.query = Take<BFloat16>(ScratchUse::kProduct, std::int64_t{rows} * args.heads * cuda::kIndexDim);
+    // Both strides in whole groups of scores.
+    constexpr std::int64_t kGroup = cuda::kScoreGroup;
+    scratch.score_stride = (std::min(scratch.score_stride, entries) + kGroup - 1) / kGroup * kGroup;
+    scratch.best_stride = (scratch.score_stride / kGroup + kGroup - 1) / kGroup * kGroup;
+    const std::int64_t row_floats = scratch.score_stride + scratch.best_stride;
+    const int rows_at_once = std::clamp(static_cast<int>(kScoreBytesMax / Bytes(row_floats, sizeof(float))), 1, rows);
+    auto* raw_query = Take<BFloat16>(ScratchUse::kProduct, std::int64_t{rows} * args.heads * cuda::kIndexDim);
     auto* raw_weight = Take<BFloat16>(ScratchUse::kProduct2, std::int64_t{rows} * args.heads);
-    scratch.weight = Take<float>(ScratchUse::kSmall, std::int64_t{rows} * args.heads);
-    scratch.scores = Take<float>(ScratchUse::kScores, scratch.rows_at_once * static_cast<std::int64_t>(row_floats));
-    scratch.counts = Take<std::int32_t>(ScratchUse::kCounts, 2 * std::int64_t{scratch.rows_at_once});
+    scratch.query = Take<BFloat16>(ScratchUse::kProduct3, rows * padded * cuda::kIndexDim);
+    scratch.weight = Take<float>(ScratchUse::kSmall, rows * padded);
+    scratch.scores = Take<float>(ScratchUse::kScores, rows_at_once * row_floats);
+    scratch.counts = Take<std::int32_t>(ScratchUse::kCounts, rows);
     if (error_) return;
+    scratch.raw_query = raw_query;
     scratch.raw_weight = raw_weight;
-    scratch.block_scores = scratch.scores + scratch.rows_at_once * scratch.score_stride;
-    MultiplyPlain(args.wq_b, args.qr, rows, scratch.query, false);
+    scratch.best = scratch.scores + rows_at_once * scratch.score_stride;
+    MultiplyPlain(args.wq_b, args.qr, rows, raw_query, false);
     MultiplyPlain(args.weights_proj, args.x, rows, raw_weight, false);
     cuda::IndexQueries(args, scratch, stream_);
-    for (int first = 0; first < rows; first += scratch.rows_at_once) {
-      cuda::IndexRows(args, scratch, first, std::min(scratch.rows_at_once, rows - first), stream_);
+    for (int first = 0; first < rows; first += rows_at_once) {
+      cuda::IndexRows(args, scratch, first, std::min(rows_at_once, rows - first), stream_);
     }
   });
 }

@@ -201,36 +201,48 @@ struct CompressScratch {
 void CompressLatents(const CompressArgs& args, const CompressScratch& scratch, cudaStream_t stream);
 void CompressKeys(const CompressArgs& args, const CompressScratch& scratch, cudaStream_t stream);
 
-// index_select.cu
+// index_select.cu and index_scores.cu
 inline constexpr int kIndexDim = 128;
+// Entries whose best score is kept beside the scores: a candidate block.
+inline constexpr int kScoreGroup = 8;
+// Heads of a packed query, those beyond the model's being zero.
+[[nodiscard]] constexpr int PaddedIndexHeads(int heads) {
+  return heads <= 32 ? 32 : 64;
+}
 struct IndexScratch {
-  BFloat16* query = nullptr;             // [T][heads][128] of wq_b, becomes the quantised query in paired order
+  const BFloat16* raw_query = nullptr;   // [T][heads][128] of wq_b
   const BFloat16* raw_weight = nullptr;  // [T][heads] of weights_proj
-  float* weight = nullptr;               // [T][heads]
-  float* scores = nullptr;               // [rows_at_once][score_stride]
-  float* block_scores = nullptr;         // [rows_at_once][block_stride]
-  std::int64_t score_stride = 0, block_stride = 0;
-  std::int32_t* counts = nullptr;  // [2][rows_at_once]
-  int rows_at_once = 0;
+  BFloat16* query = nullptr;             // [T][16][padded heads][8], in the order of the product
+  float* weight = nullptr;               // [T][padded heads]
+  std::int32_t* counts = nullptr;        // [T], scores of the row
+  float* scores = nullptr;               // [rows at once][score_stride]
+  float* best = nullptr;                 // [rows at once][best_stride], of every kScoreGroup scores
+  std::int64_t score_stride = 0, best_stride = 0;
 };
+// Queries, weights and counts of all rows.
 void IndexQueries(const IndexSelectArgs& args, const IndexScratch& scratch, cudaStream_t stream);
-// Scores and lists of rows [first, first + count).
-void IndexRows(const IndexSelectArgs& args, const IndexScratch& scratch, int first, int count, cudaStream_t stream);
+// Scores and lists of rows [first, first + rows).
+void IndexRows(const IndexSelectArgs& args, const IndexScratch& scratch, int first, int rows, cudaStream_t stream);
+void IndexScores(const IndexSelectArgs& args, const IndexScratch& scratch, int first, int rows, cudaStream_t stream);
 
 // top_k.cu
 
 // The `k` largest of the first counts[row] scores of every row, equal ones by lower index, as ascending indices padded
-// with -1. NaN must not occur; rows are 16-byte aligned, so the stride is a multiple of four.
+// with -1. NaN must not occur. Strides are multiples of kScoreGroup, rows 16-byte aligned.
 struct TopKArgs {
   int rows = 0;
   const float* scores = nullptr;
   std::int64_t stride = 0;
+  const float* best = nullptr;  // of every group of kScoreGroup scores
+  std::int64_t best_stride = 0;
   const std::int32_t* counts = nullptr;
   int k = 0;
   std::int32_t* out = nullptr;  // [rows][k]
-  // When given, index i stands for entry blocks[row][i / block_size] * block_size + i % block_size.
-  const std::int32_t* blocks = nullptr;
-  int blocks_per_row = 0, block_size = 1;
+  // When given, group g of the scores stands for group groups[row][g] of the entries that are listed.
+  const std::int32_t* groups = nullptr;
+  int groups_per_row = 0;
+  // When given, the groups_per_row best groups of a row, its last one always among them.
+  std::int32_t* group_out = nullptr;
 };
 void TopK(const TopKArgs& args, cudaStream_t stream);
 

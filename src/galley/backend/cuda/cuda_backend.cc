@@ -34,8 +34,13 @@ std::size_t Bytes(std::int64_t count, std::size_t each) {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(cudaStream_t stream, bool warpgroup_products, const CudaOptions& options)
-      : stream_(stream), wide_allowed_(warpgroup_products), options_(options), graphs_(options.graphs) {}
+  // `arrivals`: cuda::kArrivals counters.
+  CudaBackend(cudaStream_t stream, bool warpgroup_products, const CudaOptions& options, Buffer arrivals)
+      : stream_(stream),
+        wide_allowed_(warpgroup_products),
+        options_(options),
+        arrivals_(std::move(arrivals)),
+        graphs_(options.graphs) {}
   ~CudaBackend() override {
     cudaStreamSynchronize(stream_);
     cudaStreamDestroy(stream_);
@@ -237,6 +242,7 @@ class CudaBackend final : public Backend {
   io::WantedWeights wanted_;  // until FinishUploads, and where each of them goes
   std::vector<cuda::WeightPlace> places_;
   cuda::Scratch scratch_;
+  Buffer arrivals_;  // counters of ops, zero between them
   std::unordered_map<const ExpertWeights*, Buffer> expert_tables_;
   cuda::StepGraphs graphs_;
 };
@@ -343,10 +349,14 @@ void CudaBackend::EngramRows(const EngramRowsArgs& args) {
 
 void CudaBackend::MhcBoundary(const MhcBoundaryArgs& args) {
   if (!Require(args.copies == cuda::kCopies, "this number of residual copies", args.copies)) return;
+  if (!Require(args.dim % 32 == 0, "hidden values whose number is no multiple of 32", args.dim)) return;
   Run("MhcBoundary", [&] {
-    auto* partials =
-        Take<std::byte>(ScratchUse::kPartials, static_cast<std::int64_t>(cuda::MhcScratchBytes(args.rows, args.dim)));
-    if (partials != nullptr) cuda::MhcBoundary(args, reinterpret_cast<float*>(partials), stream_);
+    auto* sums = Take<std::byte>(ScratchUse::kPartials, static_cast<std::int64_t>(cuda::MhcScratchBytes(args.rows, args.dim)));
+    if (error_) return;
+    const cuda::MhcForm form = !TakesWarpgroups()                        ? cuda::MhcForm::kChunks
+                               : options_.linears == ProductForm::kSplit ? cuda::MhcForm::kClusters
+                                                                         : cuda::MhcForm::kAuto;
+    cuda::MhcBoundary(args, {reinterpret_cast<float*>(sums), arrivals_.as<std::uint32_t>()}, form, stream_);
   });
 }
 
@@ -473,8 +483,10 @@ void CudaBackend::Route(const RouteArgs& args) {
   if (!Require(args.gate.rows <= kExpertsMax, "so many experts", args.gate.rows)) return;
   Run("Route", [&] {
     auto* logits = Take<float>(ScratchUse::kProduct, args.step.rows * args.gate.rows);
+    if (logits == nullptr) return;
+    if (cuda::TakesGate(args)) return cuda::GateAndSelect(args, logits, arrivals_.as<std::uint32_t>(), stream_);
     MultiplyPlain(args.gate, args.x, args.step.rows, logits, true);
-    if (logits != nullptr) cuda::RouteSelect(args, logits, stream_);
+    cuda::RouteSelect(args, logits, stream_);
   });
 }
 
@@ -644,7 +656,10 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
   cudaStream_t stream = nullptr;
   if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   if (code != cudaSuccess) return Err(DeviceError(code, "opening the device"));
-  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(stream, major == 9 && minor == 0, options));
+  ASSIGN_OR_RETURN(Buffer arrivals,
+                   cuda::AllocateDevice(cuda::kArrivals * sizeof(std::uint32_t), "counters of ops", stream));
+  return std::unique_ptr<Backend>(
+      std::make_unique<CudaBackend>(stream, major == 9 && minor == 0, options, std::move(arrivals)));
 }
 
 CudaGraphCounts GraphCountsOf(const Backend& backend) {

@@ -13,6 +13,14 @@ __device__ __forceinline__ void SyncCluster() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
+// The same barrier in two halves, every thread in turn; between them goes what needs no other block.
+__device__ __forceinline__ void ArriveCluster() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+__device__ __forceinline__ void WaitCluster() {
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
 // What `own`, an address in this block's shared memory, holds in block `rank` of the cluster.
 __device__ __forceinline__ float LoadOfBlock(const float* own, int rank) {
   std::uint32_t there;

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sites of the hyper-connections for many rows: clusters of 16 blocks of threads stay on the device, each block with a
+// sixteenth of the hidden dimension, whose part of the coefficient matrix it keeps in shared memory. A cluster takes 16
+// rows at once. Its blocks exchange the sums of a tile while they work on the next one, and only then write its
+// normed values, so that h, y and x are moved once. The same bits as mhc.cu.
+#include "galley/backend/cuda/launch.h"
+#include "galley/backend/cuda/mhc_tile.cuh"
+#include "galley/backend/cuda/ptx/bulk_copy.cuh"
+#include "galley/backend/cuda/ptx/cluster.cuh"
+
+namespace galley::backend::cuda {
+namespace {
+
+constexpr int kBlocks = 16;  // of a cluster
+constexpr int kMixers = kSliceChunks, kMixThreads = 32 * kMixers, kThreads = kMixThreads + 32;
+constexpr int kRowsMin = 512;  // below, the other kernel is faster
+constexpr int kMixingPieces = sizeof(Mixing) / 16;
+enum Barrier { kAll = 1 };
+
+struct Shared {
+  uint4 fn[kMixers][kFnPieces * 32];
+  float chunks[2][kMixers][kTileRows][kSums];  // sums of this tile and of the one before
+  float slice[2][kTileRows][kSums];            // added up; other blocks read them
+  Mixing mixing[2][kTileRows];                 // of this tile and of the next one
+  float inverse_rms[kTileRows];                // of the tile before
+  float totals[kSums];                         // of this block's row of the tile before
+};
+
+struct Place {
+  int slice, tile, step, tiles;
+};
+
+// One warp reads the mixing matrices ahead, collects the sums of the tile before from all blocks, and makes the
+// coefficients of this block's row of it.
+class Finisher {
+ public:
+  __device__ __forceinline__ Finisher(const MhcBoundaryArgs& args, const Place& place, Shared& shared)
+      : args_(args), place_(place), shared_(shared), lane_(static_cast<int>(threadIdx.x) % 32) {}
+
+  __device__ __forceinline__ void Run() {
+    ReadMixing(place_.tile, 0);
+    ptx::WaitCopies<0>();
+    ptx::SyncThreads(kAll, kThreads);
+    int i = 0, tile = place_.tile;
+    for (; tile < place_.tiles; tile += place_.step, ++i) {
+      ReadMixing(tile + place_.step, (i + 1) % 2);
+      if (i > 0) {
+        ptx::WaitCluster();
+        Collect((i - 1) % 2);
+      }
+      ptx::WaitCopies<0>();
+      ptx::SyncThreads(kAll, kThreads);
+      ptx::ArriveCluster();
+      if (i > 0) Coefficients(tile - place_.step);
+    }
+    ptx::WaitCluster();
+    Collect((i - 1) % 2);
+    ptx::SyncThreads(kAll, kThreads);
+    ptx::ArriveCluster();
+    Coefficients(tile - place_.step);
+    ptx::WaitCluster();  // others may still read this block's sums
+  }
+
+ private:
+  __device__ __forceinline__ void ReadMixing(int tile, int stage) {
+    for (int i = lane_; i < kTileRows * kMixingPieces; i += 32) {
+      const int row = i / kMixingPieces, piece = i % kMixingPieces;
+      const std::int64_t t = static_cast<std::int64_t>(tile) * kTileRows + row;
+      const bool inside = t < args_.rows;
+      const float* from = piece < kCopies    ? args_.comb_in + (t * kCopies + piece) * kCopies
+                          : piece == kCopies ? args_.post_in + t * kCopies
+                                             : args_.pre_in + t * kCopies;
+      ptx::CopyAsync16(reinterpret_cast<float*>(&shared_.mixing[stage][row]) + piece * 4, inside ? from : args_.pre_in,
+                       inside);
+    }
+    ptx::CommitCopies();
+  }
+  // Slices in ascending order.
+  __device__ __forceinline__ float Total(const float* own) const {
+    float value[kBlocks], sum = 0;
+#pragma unroll
+    for (int s = 0; s < kBlocks; ++s) value[s] = ptx::LoadOfBlock(own, s);
+#pragma unroll
+    for (int s = 0; s < kBlocks; ++s) sum += value[s];
+    return sum;
+  }
+  __device__ __forceinline__ void Collect(int stage) {
+    if (lane_ < kTileRows) {
+      const float squares = Total(&shared_.slice[stage][lane_][kSquaresOfX]);
+      shared_.inverse_rms[lane_] = InverseRms(squares, static_cast<float>(args_.dim), args_.norm_eps);
+    }
+    if (lane_ < kSums) shared_.totals[lane_] = Total(&shared_.slice[stage][place_.slice][lane_]);
+    __syncwarp();
+  }
+  __device__ __forceinline__ void Coefficients(int tile) {
+    const std::int64_t t = static_cast<std::int64_t>(tile) * kTileRows + place_.slice;
+    if (t < args_.rows) WriteCoefficients(args_, t, shared_.totals);
+    __syncwarp();
+  }
+
+  const MhcBoundaryArgs& args_;
+  const Place& place_;
+  Shared& shared_;
+  int lane_;
+};
+
+// The other warps: a chunk each.
+class Mixer {
+ public:
+  __device__ __forceinline__ Mixer(const MhcBoundaryArgs& args, const Place& place, Shared& shared)
+      : args_(args),
+        place_(place),
+        shared_(shared),
+        warp_(static_cast<int>(threadIdx.x) / 32),
+        row_(static_cast<int>(threadIdx.x) % 32 / 4),
+        d_((place.slice * kMixers + warp_) * kChunk + static_cast<int>(threadIdx.x) % 4 * 8) {}
+
+  __device__ __forceinline__ void Run() {
+    const uint4 norm = *reinterpret_cast<const uint4*>(args_.norm + d_);
+    RowValues next[2];
+    std::uint32_t held[2][4] = {};
+    Read(next, place_.tile);
+    ptx::SyncThreads(kAll, kThreads);
+    int i = 0, tile = place_.tile;
+    for (; tile < place_.tiles; tile += place_.step, ++i) {
+      RowValues rows[2] = {next[0], next[1]};
+      Read(next, tile + place_.step);
+      Collapsed collapsed[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        collapsed[half] = Mix(rows[half], shared_.mixing[i % 2][half * 8 + row_], true, true);
+        WriteH(rows[half], args_, Row(tile, half), d_);
+      }
+      Products products = {};
+      Multiply(products, shared_.fn[warp_], rows[0], rows[1]);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        StoreSums(shared_.chunks[i % 2][warp_][half * 8 + row_], products, half, collapsed[half], true);
+      }
+      ptx::SyncThreads(kAll, kThreads);
+      AddChunks(i % 2);
+      if (i > 0) {
+        WriteX(held, norm, tile - place_.step);
+        ptx::WaitCluster();
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) held[half][j] = collapsed[half].x[j];
+      }
+      ptx::ArriveCluster();
+    }
+    ptx::WaitCluster();
+    ptx::SyncThreads(kAll, kThreads);
+    WriteX(held, norm, tile - place_.step);
+    ptx::SyncCluster();
+  }
+
+ private:
+  __device__ __forceinline__ std::int64_t Row(int tile, int half) const {
+    return static_cast<std::int64_t>(tile) * kTileRows + half * 8 + row_;
+  }
+  __device__ __forceinline__ void Read(RowValues (&rows)[2], int tile) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) ReadValues(rows[half], args_, Row(tile, half), d_);
+  }
+  __device__ __forceinline__ void AddChunks(int stage) {
+    for (int i = static_cast<int>(threadIdx.x); i < kTileRows * kSums; i += kMixThreads) {
+      float sum = 0;
+#pragma unroll
+      for (int c = 0; c < kMixers; ++c) sum += shared_.chunks[stage][c][i / kSums][i % kSums];
+      shared_.slice[stage][i / kSums][i % kSums] = sum;
+    }
+  }
+  __device__ __forceinline__ void WriteX(const std::uint32_t (&held)[2][4], const uint4& norm, int tile) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const std::int64_t t = Row(tile, half);
+      if (t >= args_.rows) continue;
+      const float r = shared_.inverse_rms[half * 8 + row_];
+      const std::uint32_t normed[4] = {NormPair(held[half][0], norm.x, r), NormPair(held[half][1], norm.y, r),
+                                       NormPair(held[half][2], norm.z, r), NormPair(held[half][3], norm.w, r)};
+      Write8(args_.x + t * args_.dim + d_, normed);
+    }
+  }
+
+  const MhcBoundaryArgs& args_;
+  const Place& place_;
+  Shared& shared_;
+  int warp_, row_, d_;
+};
+
+__global__ void __launch_bounds__(kThreads, 1) ClusterKernel(const __grid_constant__ MhcBoundaryArgs args) {
+  extern __shared__ __align__(16) std::uint8_t bytes[];
+  Shared& shared = *reinterpret_cast<Shared*>(bytes);
+  ptx::LetNextKernelStart();
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const Place place{.slice = static_cast<int>(blockIdx.z),
+                    .tile = static_cast<int>(blockIdx.x),
+                    .step = static_cast<int>(gridDim.x),
+                    .tiles = (args.rows + kTileRows - 1) / kTileRows};
+#pragma unroll 4
+  for (int i = lane; i < kFnItems && warp < kMixers; i += 32) {
+    FnValues fn;
+    fn.Read(args.fn, args.dim, place.slice * kMixers + warp, i);
+    fn.Place(shared.fn[warp], i);
+  }
+  __syncwarp();
+  ptx::WaitForPreviousKernel();
+  warp < kMixers ? Mixer(args, place, shared).Run() : Finisher(args, place, shared).Run();
+}
+
+// How many clusters the device holds at once; 0: none.
+int ClustersAtOnce() {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = 1;
+  attribute.val.clusterDim.y = 1;
+  attribute.val.clusterDim.z = kBlocks;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(1, 1, kBlocks);
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = sizeof(Shared);
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int count = 0;
+  return cudaOccupancyMaxActiveClusters(&count, ClusterKernel, &config) == cudaSuccess ? count : 0;
+}
+
+}  // namespace
+
+bool MhcClusters(const MhcBoundaryArgs& args, bool few_rows, cudaStream_t stream) {
+  const bool whole = args.y != nullptr && args.fn != nullptr && args.x != nullptr && args.norm != nullptr;
+  if (!whole || args.dim != kBlocks * kSliceChunks * kChunk || (!few_rows && args.rows < kRowsMin)) return false;
+  cudaFuncSetAttribute(ClusterKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(Shared)));
+  cudaFuncSetAttribute(ClusterKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  const int clusters = min(ClustersAtOnce(), (args.rows + kTileRows - 1) / kTileRows);
+  if (clusters == 0) return false;
+  LaunchClusters(ClusterKernel, dim3(static_cast<unsigned>(clusters), 1, kBlocks), kThreads, sizeof(Shared), stream,
+                 args);
+  return true;
+}
+
+}  // namespace galley::backend::cuda

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// One site of the hyper-connections (2.2): what its two kernels, mhc.cu and mhc_clusters.cu, share, so that the bits of
+// a row do not depend on which of them has it. A warp takes a chunk, 32 hidden values of all four copies, of 16 rows.
+// It mixes y in, collapses, and multiplies with the coefficient matrix: h is exact in bf16, and each fp32 value of the
+// matrix is the sum of three bf16 values. Sums of a row are added by chunk within slices of ten, then by slice.
+#pragma once
+
+#include "galley/backend/cuda/kernels.h"
+#include "galley/backend/cuda/numbers.cuh"
+#include "galley/backend/cuda/ptx/mma.cuh"
+
+namespace galley::backend::cuda {
+
+constexpr int kChunk = 32, kSliceChunks = 10, kTileRows = 16;
+constexpr int kCoefficients = kCopies * (kCopies + 2);                // of a row
+constexpr int kSquaresOfH = kCoefficients, kSquaresOfX = kCoefficients + 1;  // sums behind the coefficients'
+constexpr int kSums = kCoefficients + 2;
+constexpr int kOutputTiles = kCoefficients / 8, kParts = 3;  // of a product, and bf16 values of one of fp32
+constexpr int kFnPieces = kCopies * kOutputTiles * kParts;   // of a chunk of the matrix, 16 bytes a lane each
+
+// A lane's values: 8 neighbours of each copy, as pairs. The pairs are the operand of the products as they are, because
+// the order of K is free as long as the matrix has the same one.
+struct RowValues {
+  std::uint32_t h[kCopies][4], y[4];
+};
+// How a row's copies are mixed.
+struct Mixing {
+  float comb[kCopies][kCopies], post[kCopies], pre[kCopies];
+};
+// What a lane has of a row after the mixing: collapsed values, and its part of the sums of squares.
+struct Collapsed {
+  std::uint32_t x[4];
+  float h_square, x_square;
+};
+
+__device__ __forceinline__ void Read4(float (&to)[4], const float* from) {
+  const float4 v = *reinterpret_cast<const float4*>(from);
+  to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+}
+__device__ __forceinline__ void Read8(std::uint32_t (&to)[4], const BFloat16* from) {
+  const uint4 v = __ldcg(reinterpret_cast<const uint4*>(from));
+  to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+}
+__device__ __forceinline__ void Write8(BFloat16* to, const std::uint32_t (&v)[4]) {
+  *reinterpret_cast<uint4*>(to) = {v[0], v[1], v[2], v[3]};
+}
+
+// The lane's place in its chunk: column `d` of row `t`; nothing is read where it is outside.
+__device__ __forceinline__ void ReadValues(RowValues& v, const MhcBoundaryArgs& args, std::int64_t t, int d) {
+  if (t >= args.rows || d >= args.dim) {
+    v = {};
+    return;
+  }
+#pragma unroll
+  for (int c = 0; c < kCopies; ++c) Read8(v.h[c], args.h + (t * kCopies + c) * args.dim + d);
+  if (args.y != nullptr) Read8(v.y, args.y + t * args.dim + d);
+}
+__device__ __forceinline__ void WriteH(const RowValues& v, const MhcBoundaryArgs& args, std::int64_t t, int d) {
+  if (t >= args.rows || d >= args.dim) return;
+#pragma unroll
+  for (int c = 0; c < kCopies; ++c) Write8(args.h + (t * kCopies + c) * args.dim + d, v.h[c]);
+}
+
+// Multiplications and additions are named one by one, so that no kernel contracts them in its own way.
+__device__ __forceinline__ float MixedCopy(const Mixing& m, int to, const float (&v)[kCopies], float y) {
+  float mixed = __fmul_rn(m.comb[0][to], v[0]);
+#pragma unroll
+  for (int c = 1; c < kCopies; ++c) mixed = __fmaf_rn(m.comb[c][to], v[c], mixed);
+  return __fmaf_rn(m.post[to], y, mixed);
+}
+// Mixes y into the copies and collapses them.
+__device__ __forceinline__ Collapsed Mix(RowValues& v, const Mixing& m, bool expand, bool collapse) {
+  Collapsed out = {};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (expand) {
+      float low[kCopies], high[kCopies];
+#pragma unroll
+      for (int c = 0; c < kCopies; ++c) low[c] = LowHalf(v.h[c][i]), high[c] = HighHalf(v.h[c][i]);
+#pragma unroll
+      for (int c = 0; c < kCopies; ++c) {
+        v.h[c][i] = Pack(MixedCopy(m, c, low, LowHalf(v.y[i])), MixedCopy(m, c, high, HighHalf(v.y[i])));
+      }
+    }
+    float low = 0, high = 0;
+#pragma unroll
+    for (int c = 0; c < kCopies; ++c) {
+      const float a = LowHalf(v.h[c][i]), b = HighHalf(v.h[c][i]);
+      out.h_square = __fmaf_rn(a, a, out.h_square);
+      out.h_square = __fmaf_rn(b, b, out.h_square);
+      if (collapse) low = __fmaf_rn(m.pre[c], a, low), high = __fmaf_rn(m.pre[c], b, high);
+    }
+    if (!collapse) continue;
+    out.x[i] = Pack(low, high);
+    const float a = LowHalf(out.x[i]), b = HighHalf(out.x[i]);
+    out.x_square = __fmaf_rn(a, a, out.x_square);
+    out.x_square = __fmaf_rn(b, b, out.x_square);
+  }
+  return out;
+}
+
+// A chunk of the matrix as operands in shared memory: piece (copy, tile of 8 coefficients, part) holds 16 bytes a lane,
+// what it needs for its 8 values of that copy; parts by size. Item i of kFnItems is lane i % 32's of all parts.
+constexpr int kFnItems = kCopies * kOutputTiles * 32;
+struct FnValues {
+  float v[8];
+
+  __device__ __forceinline__ void Read(const float* fn, int dim, int chunk, int i) {
+    const int lane = i % 32, copy = i / 32 / kOutputTiles;
+    const int output = i / 32 % kOutputTiles * 8 + lane / 4, d = chunk * kChunk + lane % 4 * 8;
+    if (d >= dim) {
+      *this = {};
+      return;
+    }
+    const float* from = fn + (static_cast<std::int64_t>(output) * kCopies + copy) * dim + d;
+    const float4 a = reinterpret_cast<const float4*>(from)[0], b = reinterpret_cast<const float4*>(from)[1];
+    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+  }
+  __device__ __forceinline__ void Place(uint4* to, int i) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      std::uint32_t pairs[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        pairs[j] = Pack(v[2 * j], v[2 * j + 1]);
+        v[2 * j] -= LowHalf(pairs[j]), v[2 * j + 1] -= HighHalf(pairs[j]);
+      }
+      to[(i / 32 * kParts + part) * 32 + i % 32] = {pairs[0], pairs[1], pairs[2], pairs[3]};
+    }
+  }
+};
+
+using Products = float[kOutputTiles][4];  // lane l: rows l/4 and l/4 + 8, coefficients 8 i + 2 (l%4), + 1
+
+// Products of the chunk `fn`, as PlaceFn leaves it, with rows l/4 and l/4 + 8.
+__device__ __forceinline__ void Multiply(Products& sums, const uint4* fn, const RowValues& upper, const RowValues& lower) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int c = 0; c < kCopies; ++c) {
+    const std::uint32_t first[4] = {upper.h[c][0], lower.h[c][0], upper.h[c][1], lower.h[c][1]};
+    const std::uint32_t second[4] = {upper.h[c][2], lower.h[c][2], upper.h[c][3], lower.h[c][3]};
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      uint4 b[kOutputTiles];
+#pragma unroll
+      for (int n = 0; n < kOutputTiles; ++n) b[n] = fn[((c * kOutputTiles + n) * kParts + part) * 32 + lane];
+#pragma unroll
+      for (int n = 0; n < kOutputTiles; ++n) ptx::Mma16x8x16(sums[n], first, b[n].x, b[n].y);
+#pragma unroll
+      for (int n = 0; n < kOutputTiles; ++n) ptx::Mma16x8x16(sums[n], second, b[n].z, b[n].w);
+    }
+  }
+}
+
+// Leaves the chunk's sums of row l/4 (`half` 0) or l/4 + 8 (1) at `to` [kSums], by all lanes of the warp.
+__device__ __forceinline__ void StoreSums(float* to, const Products& products, int half, const Collapsed& row,
+                                          bool inside) {
+  const int quad = static_cast<int>(threadIdx.x) % 4;
+  float h = row.h_square, x = row.x_square;
+#pragma unroll
+  for (int step = 1; step < 4; step <<= 1) {
+    h += __shfl_xor_sync(kFullWarp, h, step);
+    x += __shfl_xor_sync(kFullWarp, x, step);
+  }
+  if (!inside) return;
+#pragma unroll
+  for (int n = 0; n < kOutputTiles; ++n) {
+    *reinterpret_cast<float2*>(to + n * 8 + quad * 2) = {products[n][half * 2], products[n][half * 2 + 1]};
+  }
+  if (quad == 0) *reinterpret_cast<float2*>(to + kSquaresOfH) = {h, x};
+}
+
+__device__ __forceinline__ float InverseRms(float squares, float count, float eps) {
+  return 1.0f / sqrtf(squares / count + eps);
+}
+
+__device__ __forceinline__ std::uint32_t NormPair(std::uint32_t x, std::uint32_t norm, float r) {
+  return Pack(LowHalf(norm) * (LowHalf(x) * r), HighHalf(norm) * (HighHalf(x) * r));
+}
+
+__device__ __forceinline__ float InverseOfSum(float a, float b, float c, float d, float eps) {
+  return __fdividef(1.0f, __fadd_rn(__fadd_rn(__fadd_rn(a, b), __fadd_rn(c, d)), eps));
+}
+
+// The mixing matrix from its logits, by one thread: 40 sums and divisions one after the other, without shuffles in
+// between. The inverse is within a unit or two in the last place; a row's sums are brought back to 1 by the next round.
+__device__ __forceinline__ void Sinkhorn(float (&m)[kCopies][kCopies], int iterations, float eps) {
+#pragma unroll
+  for (int j = 0; j < kCopies; ++j) {
+    const float largest = fmaxf(fmaxf(m[j][0], m[j][1]), fmaxf(m[j][2], m[j][3]));
+#pragma unroll
+    for (int k = 0; k < kCopies; ++k) m[j][k] = expf(m[j][k] - largest);
+    const float sum = (m[j][0] + m[j][1]) + (m[j][2] + m[j][3]);
+#pragma unroll
+    for (int k = 0; k < kCopies; ++k) m[j][k] = m[j][k] / sum + eps;
+  }
+  for (int i = 0; i < iterations; ++i) {
+    if (i > 0) {
+#pragma unroll
+      for (int j = 0; j < kCopies; ++j) {
+        const float inverse = InverseOfSum(m[j][0], m[j][1], m[j][2], m[j][3], eps);
+#pragma unroll
+        for (int k = 0; k < kCopies; ++k) m[j][k] = __fmul_rn(m[j][k], inverse);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kCopies; ++k) {
+      const float inverse = InverseOfSum(m[0][k], m[1][k], m[2][k], m[3][k], eps);
+#pragma unroll
+      for (int j = 0; j < kCopies; ++j) m[j][k] = __fmul_rn(m[j][k], inverse);
+    }
+  }
+}
+
+// Coefficients of row t from its sums in shared memory, by the lanes of a warp.
+__device__ __forceinline__ void WriteCoefficients(const MhcBoundaryArgs& args, std::int64_t t, const float* sums) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const float r = InverseRms(sums[kSquaresOfH], static_cast<float>(args.dim * kCopies), args.norm_eps);
+  const auto mixed = [&](int i, int scale) { return __fmaf_rn(sums[i] * r, args.scale[scale], args.base[i]); };
+  if (lane == 0) {
+    float m[kCopies][kCopies];
+#pragma unroll
+    for (int i = 0; i < kCopies * kCopies; ++i) m[i / kCopies][i % kCopies] = mixed(2 * kCopies + i, 2);
+    Sinkhorn(m, args.sinkhorn_iters, args.hc_eps);
+#pragma unroll
+    for (int j = 0; j < kCopies; ++j) {
+      reinterpret_cast<float4*>(args.comb_out + t * kCopies * kCopies)[j] = {m[j][0], m[j][1], m[j][2], m[j][3]};
+    }
+  } else if (lane <= kCopies) {
+    args.pre_out[t * kCopies + lane - 1] = SigmoidOf(mixed(lane - 1, 0)) + args.hc_eps;
+  } else if (lane <= 2 * kCopies) {
+    args.post_out[t * kCopies + lane - 1 - kCopies] = 2 * SigmoidOf(mixed(lane - 1, 1));
+  }
+}
+
+}  // namespace galley::backend::cuda

@@ -17,17 +17,21 @@ inline constexpr int kArrivalGroups = kArrivals / 2;
 __device__ __forceinline__ int ArriveInGroup(std::uint32_t* arrivals, int group, int blocks, int finishers,
                                              int& number) {
   __syncthreads();
+  std::uint32_t* counter = arrivals + group * 2;
   if (threadIdx.x == 0) {
-    std::uint32_t* counter = arrivals + group * 2;
-    number = static_cast<int>(ptx::AddArrival(counter)) + finishers - blocks;
-    if (number >= 0) {
+    const int before = static_cast<int>(ptx::AddArrival(counter));
+    number = before + finishers - blocks;
+    if (number >= 0 && before + 1 < blocks) {
       while (ptx::Arrivals(counter) < static_cast<std::uint32_t>(blocks)) {
       }
-      // Whoever is the last to have seen all of them clears the counters.
-      if (ptx::AddArrival(counter + 1) + 1 == static_cast<std::uint32_t>(finishers)) counter[0] = counter[1] = 0;
     }
   }
   __syncthreads();
+  // Whoever is the last to have seen all of them clears the counters, beside what the others do meanwhile.
+  if (number >= 0 && threadIdx.x + 1 == blockDim.x &&
+      ptx::AddCount(counter + 1) + 1 == static_cast<std::uint32_t>(finishers)) {
+    counter[0] = counter[1] = 0;
+  }
   return number;
 }
 

@@ -24,6 +24,7 @@ struct Scratch {
 struct Shared {
   uint4 fn[kBlockChunks][kFnPieces * 32];  // later the sums of slices
   float totals[kSums];
+  Site site;
   int number;  // of the row of the group that the block finishes first
 };
 
@@ -88,9 +89,9 @@ __device__ __forceinline__ void FinishRow(const MhcBoundaryArgs& args, const Scr
     shared.totals[tid] = sum;
   }
   __syncthreads();
-  if (args.fn != nullptr && tid < 32) WriteCoefficients(args, t, shared.totals);
+  if (args.fn != nullptr && tid == 0) WriteCoefficients(args, shared.site, t, shared.totals);
   if (!norms) return;
-  const float r = InverseRms(shared.totals[kSquaresOfX], static_cast<float>(args.dim), args.norm_eps);
+  const float r = InverseRms(shared.totals[kSquaresOfX], 1.0f / static_cast<float>(args.dim), args.norm_eps);
   held.Write(x, args.norm, pieces, tid - 32, r);
 }
 
@@ -117,6 +118,7 @@ __global__ void __launch_bounds__(kThreads, 2) ChunkKernel(MhcBoundaryArgs args,
     const int i = static_cast<int>(threadIdx.x) + j * kThreads;
     fn[j].Read(args.fn, args.dim, chunk0 + i / kFnItems, i % kFnItems);
   }
+  shared.site.Read(args, static_cast<int>(threadIdx.x));
   ptx::WaitForPreviousKernel();
   const int d = chunk * kChunk + lane % 4 * 8;
   const std::int64_t t0 = static_cast<std::int64_t>(blockIdx.y) * kBlockRows + warp / kBlockChunks * kTileRows;

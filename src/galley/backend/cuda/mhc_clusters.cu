@@ -15,23 +15,33 @@ constexpr int kBlocks = 16;  // of a cluster
 constexpr int kMixers = kSliceChunks, kMixThreads = 32 * kMixers, kThreads = kMixThreads + 32;
 constexpr int kRowsMin = 512;  // below, the other kernel is faster
 constexpr int kMixingPieces = sizeof(Mixing) / 16;
-enum Barrier { kAll = 1 };
+constexpr int kAllThreads = 1;  // their barrier
+constexpr int kBatch = 32;      // rows of which a warp makes the coefficients at once
+
+// Sums of slices that a block gets from every block: of its own row of a tile, and the squares of x of all rows.
+struct Received {
+  float own[kBlocks][kSquaresOfX], x[kBlocks][kTileRows];
+};
 
 struct Shared {
   uint4 fn[kMixers][kFnPieces * 32];
   float chunks[2][kMixers][kTileRows][kSums];  // sums of this tile and of the one before
-  float slice[2][kTileRows][kSums];            // added up; other blocks read them
-  Mixing mixing[2][kTileRows];                 // of this tile and of the next one
-  float inverse_rms[kTileRows];                // of the tile before
-  float totals[kSums];                         // of this block's row of the tile before
+  Received received[2];
+  Mixing mixing[2][kTileRows];   // of this tile and of the next one
+  float inverse_rms[kTileRows];  // of the tile before
+  float totals[kBatch][kSums];   // of this block's rows, until there are enough of them
+  Site site;
+  std::uint64_t arrived[2];  // barriers: what was received is there
+
+  [[nodiscard]] __device__ std::uint32_t Arrived(int stage) const { return ptx::SharedAddress(&arrived[stage]); }
 };
 
 struct Place {
   int slice, tile, step, tiles;
 };
 
-// One warp reads the mixing matrices ahead, collects the sums of the tile before from all blocks, and makes the
-// coefficients of this block's row of it.
+// One warp reads the mixing matrices ahead, adds what all blocks have sent of the tile before, and makes the
+// coefficients of this block's row of each tile.
 class Finisher {
  public:
   __device__ __forceinline__ Finisher(const MhcBoundaryArgs& args, const Place& place, Shared& shared)
@@ -40,25 +50,19 @@ class Finisher {
   __device__ __forceinline__ void Run() {
     ReadMixing(place_.tile, 0);
     ptx::WaitCopies<0>();
-    ptx::SyncThreads(kAll, kThreads);
-    int i = 0, tile = place_.tile;
-    for (; tile < place_.tiles; tile += place_.step, ++i) {
+    ptx::SyncThreads(kAllThreads, kThreads);
+    int i = 0;
+    for (int tile = place_.tile; tile < place_.tiles; tile += place_.step, ++i) {
       ReadMixing(tile + place_.step, (i + 1) % 2);
-      if (i > 0) {
-        ptx::WaitCluster();
-        Collect((i - 1) % 2);
-      }
+      if (i > 0) Collect(i - 1);
       ptx::WaitCopies<0>();
-      ptx::SyncThreads(kAll, kThreads);
-      ptx::ArriveCluster();
-      if (i > 0) Coefficients(tile - place_.step);
+      ptx::SyncThreads(kAllThreads, kThreads);
+      if (i % kBatch == 0 && i > 0) Coefficients(i - kBatch, kBatch);
     }
-    ptx::WaitCluster();
-    Collect((i - 1) % 2);
-    ptx::SyncThreads(kAll, kThreads);
-    ptx::ArriveCluster();
-    Coefficients(tile - place_.step);
-    ptx::WaitCluster();  // others may still read this block's sums
+    Collect(i - 1);
+    ptx::SyncThreads(kAllThreads, kThreads);
+    const int left = (i - 1) % kBatch + 1;
+    Coefficients(i - left, left);
   }
 
  private:
@@ -75,26 +79,29 @@ class Finisher {
     }
     ptx::CommitCopies();
   }
-  // Slices in ascending order.
-  __device__ __forceinline__ float Total(const float* own) const {
-    float value[kBlocks], sum = 0;
+  // Of the block's tile number i; slices in ascending order.
+  __device__ __forceinline__ void Collect(int i) {
+    ptx::WaitPhase(shared_.Arrived(i % 2), static_cast<std::uint32_t>(i / 2 % 2));
+    const Received& received = shared_.received[i % 2];
+    float squares = 0, sum = 0;
 #pragma unroll
-    for (int s = 0; s < kBlocks; ++s) value[s] = ptx::LoadOfBlock(own, s);
-#pragma unroll
-    for (int s = 0; s < kBlocks; ++s) sum += value[s];
-    return sum;
-  }
-  __device__ __forceinline__ void Collect(int stage) {
-    if (lane_ < kTileRows) {
-      const float squares = Total(&shared_.slice[stage][lane_][kSquaresOfX]);
-      shared_.inverse_rms[lane_] = InverseRms(squares, static_cast<float>(args_.dim), args_.norm_eps);
+    for (int s = 0; s < kBlocks; ++s) {
+      squares += received.x[s][lane_ % kTileRows];
+      sum += received.own[s][lane_ < kSquaresOfX ? lane_ : 0];
     }
-    if (lane_ < kSums) shared_.totals[lane_] = Total(&shared_.slice[stage][place_.slice][lane_]);
+    if (lane_ < kTileRows) {
+      shared_.inverse_rms[lane_] = InverseRms(squares, 1.0f / static_cast<float>(args_.dim), args_.norm_eps);
+    }
+    if (lane_ < kSquaresOfX) shared_.totals[i % kBatch][lane_] = sum;
     __syncwarp();
+    // The next tile of this stage comes only when every block has passed the barrier behind this.
+    if (lane_ == 0) ptx::ArriveAndExpect(shared_.Arrived(i % 2), sizeof(Received));
   }
-  __device__ __forceinline__ void Coefficients(int tile) {
-    const std::int64_t t = static_cast<std::int64_t>(tile) * kTileRows + place_.slice;
-    if (t < args_.rows) WriteCoefficients(args_, t, shared_.totals);
+  // Of the block's rows of its tiles from number `first` on, a lane each.
+  __device__ __forceinline__ void Coefficients(int first, int count) {
+    const std::int64_t t =
+        (place_.tile + static_cast<std::int64_t>(first + lane_) * place_.step) * kTileRows + place_.slice;
+    if (lane_ < count && t < args_.rows) WriteCoefficients(args_, shared_.site, t, shared_.totals[lane_]);
     __syncwarp();
   }
 
@@ -120,7 +127,7 @@ class Mixer {
     RowValues next[2];
     std::uint32_t held[2][4] = {};
     Read(next, place_.tile);
-    ptx::SyncThreads(kAll, kThreads);
+    ptx::SyncThreads(kAllThreads, kThreads);
     int i = 0, tile = place_.tile;
     for (; tile < place_.tiles; tile += place_.step, ++i) {
       RowValues rows[2] = {next[0], next[1]};
@@ -137,23 +144,17 @@ class Mixer {
       for (int half = 0; half < 2; ++half) {
         StoreSums(shared_.chunks[i % 2][warp_][half * 8 + row_], products, half, collapsed[half], true);
       }
-      ptx::SyncThreads(kAll, kThreads);
-      AddChunks(i % 2);
-      if (i > 0) {
-        WriteX(held, norm, tile - place_.step);
-        ptx::WaitCluster();
-      }
+      ptx::SyncThreads(kAllThreads, kThreads);
+      SendSums(i % 2);
+      if (i > 0) WriteX(held, norm, tile - place_.step);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) held[half][j] = collapsed[half].x[j];
       }
-      ptx::ArriveCluster();
     }
-    ptx::WaitCluster();
-    ptx::SyncThreads(kAll, kThreads);
+    ptx::SyncThreads(kAllThreads, kThreads);
     WriteX(held, norm, tile - place_.step);
-    ptx::SyncCluster();
   }
 
  private:
@@ -164,12 +165,21 @@ class Mixer {
 #pragma unroll
     for (int half = 0; half < 2; ++half) ReadValues(rows[half], args_, Row(tile, half), d_);
   }
-  __device__ __forceinline__ void AddChunks(int stage) {
+  // Adds the block's chunks, in ascending order, and sends the sums where they are needed.
+  __device__ __forceinline__ void SendSums(int stage) {
+    Received& received = shared_.received[stage];
     for (int i = static_cast<int>(threadIdx.x); i < kTileRows * kSums; i += kMixThreads) {
+      const int row = i / kSums, output = i % kSums;
       float sum = 0;
 #pragma unroll
-      for (int c = 0; c < kMixers; ++c) sum += shared_.chunks[stage][c][i / kSums][i % kSums];
-      shared_.slice[stage][i / kSums][i % kSums] = sum;
+      for (int c = 0; c < kMixers; ++c) sum += shared_.chunks[stage][c][row][output];
+      if (output != kSquaresOfX) {
+        ptx::StoreToBlock(&received.own[place_.slice][output], sum, shared_.Arrived(stage), row);
+        continue;
+      }
+      for (int b = 0; b < kBlocks; ++b) {
+        ptx::StoreToBlock(&received.x[place_.slice][row], sum, shared_.Arrived(stage), b);
+      }
     }
   }
   __device__ __forceinline__ void WriteX(const std::uint32_t (&held)[2][4], const uint4& norm, int tile) const {
@@ -205,8 +215,16 @@ __global__ void __launch_bounds__(kThreads, 1) ClusterKernel(const __grid_consta
     fn.Read(args.fn, args.dim, place.slice * kMixers + warp, i);
     fn.Place(shared.fn[warp], i);
   }
-  __syncwarp();
+  shared.site.Read(args, static_cast<int>(threadIdx.x));
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < 2; ++stage) {
+      ptx::InitBarrier(shared.Arrived(stage), 1);
+      ptx::ArriveAndExpect(shared.Arrived(stage), sizeof(Received));
+    }
+    ptx::FenceBarriers();
+  }
   ptx::WaitForPreviousKernel();
+  ptx::SyncCluster();
   warp < kMixers ? Mixer(args, place, shared).Run() : Finisher(args, place, shared).Run();
 }
 

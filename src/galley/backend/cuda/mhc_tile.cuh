@@ -7,6 +7,7 @@
 
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/cuda/numbers.cuh"
+#include "galley/backend/cuda/ptx/approximate.cuh"
 #include "galley/backend/cuda/ptx/mma.cuh"
 
 namespace galley::backend::cuda {
@@ -36,6 +37,9 @@ struct Collapsed {
 __device__ __forceinline__ void Read4(float (&to)[4], const float* from) {
   const float4 v = *reinterpret_cast<const float4*>(from);
   to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+}
+__device__ __forceinline__ void Write4(float* to, const float (&v)[4]) {
+  *reinterpret_cast<float4*>(to) = {v[0], v[1], v[2], v[3]};
 }
 __device__ __forceinline__ void Read8(std::uint32_t (&to)[4], const BFloat16* from) {
   const uint4 v = __ldcg(reinterpret_cast<const uint4*>(from));
@@ -170,8 +174,12 @@ __device__ __forceinline__ void StoreSums(float* to, const Products& products, i
   if (quad == 0) *reinterpret_cast<float2*>(to + kSquaresOfH) = {h, x};
 }
 
-__device__ __forceinline__ float InverseRms(float squares, float count, float eps) {
-  return 1.0f / sqrtf(squares / count + eps);
+// The next two are within a few units in the last place.
+__device__ __forceinline__ float InverseRms(float squares, float inverse_count, float eps) {
+  return ptx::ReciprocalRoot(__fmaf_rn(squares, inverse_count, eps));
+}
+__device__ __forceinline__ float Sigmoid(float x) {
+  return ptx::Reciprocal(__fadd_rn(1.0f, expf(-x)));
 }
 
 __device__ __forceinline__ std::uint32_t NormPair(std::uint32_t x, std::uint32_t norm, float r) {
@@ -179,20 +187,20 @@ __device__ __forceinline__ std::uint32_t NormPair(std::uint32_t x, std::uint32_t
 }
 
 __device__ __forceinline__ float InverseOfSum(float a, float b, float c, float d, float eps) {
-  return __fdividef(1.0f, __fadd_rn(__fadd_rn(__fadd_rn(a, b), __fadd_rn(c, d)), eps));
+  return ptx::Reciprocal(__fadd_rn(__fadd_rn(__fadd_rn(a, b), __fadd_rn(c, d)), eps));
 }
 
-// The mixing matrix from its logits, by one thread: 40 sums and divisions one after the other, without shuffles in
-// between. The inverse is within a unit or two in the last place; a row's sums are brought back to 1 by the next round.
+// The mixing matrix from its logits, by one thread: 40 sums and inverses one after the other, without shuffles in
+// between. A row's sums are brought back to 1 by the next round.
 __device__ __forceinline__ void Sinkhorn(float (&m)[kCopies][kCopies], int iterations, float eps) {
 #pragma unroll
   for (int j = 0; j < kCopies; ++j) {
     const float largest = fmaxf(fmaxf(m[j][0], m[j][1]), fmaxf(m[j][2], m[j][3]));
 #pragma unroll
     for (int k = 0; k < kCopies; ++k) m[j][k] = expf(m[j][k] - largest);
-    const float sum = (m[j][0] + m[j][1]) + (m[j][2] + m[j][3]);
+    const float inverse = InverseOfSum(m[j][0], m[j][1], m[j][2], m[j][3], 0);
 #pragma unroll
-    for (int k = 0; k < kCopies; ++k) m[j][k] = m[j][k] / sum + eps;
+    for (int k = 0; k < kCopies; ++k) m[j][k] = __fmaf_rn(m[j][k], inverse, eps);
   }
   for (int i = 0; i < iterations; ++i) {
     if (i > 0) {
@@ -212,25 +220,37 @@ __device__ __forceinline__ void Sinkhorn(float (&m)[kCopies][kCopies], int itera
   }
 }
 
-// Coefficients of row t from its sums in shared memory, by the lanes of a warp.
-__device__ __forceinline__ void WriteCoefficients(const MhcBoundaryArgs& args, std::int64_t t, const float* sums) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const float r = InverseRms(sums[kSquaresOfH], static_cast<float>(args.dim * kCopies), args.norm_eps);
-  const auto mixed = [&](int i, int scale) { return __fmaf_rn(sums[i] * r, args.scale[scale], args.base[i]); };
-  if (lane == 0) {
-    float m[kCopies][kCopies];
-#pragma unroll
-    for (int i = 0; i < kCopies * kCopies; ++i) m[i / kCopies][i % kCopies] = mixed(2 * kCopies + i, 2);
-    Sinkhorn(m, args.sinkhorn_iters, args.hc_eps);
-#pragma unroll
-    for (int j = 0; j < kCopies; ++j) {
-      reinterpret_cast<float4*>(args.comb_out + t * kCopies * kCopies)[j] = {m[j][0], m[j][1], m[j][2], m[j][3]};
-    }
-  } else if (lane <= kCopies) {
-    args.pre_out[t * kCopies + lane - 1] = SigmoidOf(mixed(lane - 1, 0)) + args.hc_eps;
-  } else if (lane <= 2 * kCopies) {
-    args.post_out[t * kCopies + lane - 1 - kCopies] = 2 * SigmoidOf(mixed(lane - 1, 1));
+// Constants of a site in shared memory, which are weights.
+struct Site {
+  float base[kCoefficients], scale[3];
+
+  __device__ __forceinline__ void Read(const MhcBoundaryArgs& args, int thread) {
+    if (args.fn == nullptr) return;
+    if (thread < kCoefficients) base[thread] = args.base[thread];
+    if (thread < 3) scale[thread] = args.scale[thread];
   }
+};
+
+// Coefficients of row t from its sums, by one thread.
+__device__ __forceinline__ void WriteCoefficients(const MhcBoundaryArgs& args, const Site& site, std::int64_t t,
+                                                  const float* sums) {
+  const float r = InverseRms(sums[kSquaresOfH], 1.0f / static_cast<float>(args.dim * kCopies), args.norm_eps);
+  const auto mixed = [&](int i, int scale) {
+    return __fmaf_rn(__fmul_rn(sums[i], r), site.scale[scale], site.base[i]);
+  };
+  float pre[kCopies], post[kCopies], m[kCopies][kCopies];
+#pragma unroll
+  for (int i = 0; i < kCopies; ++i) {
+    pre[i] = __fadd_rn(Sigmoid(mixed(i, 0)), args.hc_eps);
+    post[i] = 2 * Sigmoid(mixed(kCopies + i, 1));
+#pragma unroll
+    for (int k = 0; k < kCopies; ++k) m[i][k] = mixed((2 + i) * kCopies + k, 2);
+  }
+  Sinkhorn(m, args.sinkhorn_iters, args.hc_eps);
+  Write4(args.pre_out + t * kCopies, pre);
+  Write4(args.post_out + t * kCopies, post);
+#pragma unroll
+  for (int j = 0; j < kCopies; ++j) Write4(args.comb_out + (t * kCopies + j) * kCopies, m[j]);
 }
 
 }  // namespace galley::backend::cuda

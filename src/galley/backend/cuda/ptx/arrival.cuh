@@ -13,6 +13,12 @@ __device__ __forceinline__ std::uint32_t AddArrival(std::uint32_t* counter) {
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
   return before;
 }
+// Adds one and returns what was there; publishes nothing.
+__device__ __forceinline__ std::uint32_t AddCount(std::uint32_t* counter) {
+  std::uint32_t before;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+  return before;
+}
 // What others published before the count that is returned can be read behind it.
 __device__ __forceinline__ std::uint32_t Arrivals(const std::uint32_t* counter) {
   std::uint32_t count;

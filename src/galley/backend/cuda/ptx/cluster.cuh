@@ -13,14 +13,6 @@ __device__ __forceinline__ void SyncCluster() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// The same barrier in two halves, every thread in turn; between them goes what needs no other block.
-__device__ __forceinline__ void ArriveCluster() {
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-}
-__device__ __forceinline__ void WaitCluster() {
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-}
-
 // What `own`, an address in this block's shared memory, holds in block `rank` of the cluster.
 __device__ __forceinline__ float LoadOfBlock(const float* own, int rank) {
   std::uint32_t there;
@@ -39,6 +31,17 @@ __device__ __forceinline__ float4 LoadFourOfBlock(const float* own, int rank) {
                : "r"(there)
                : "memory");
   return value;
+}
+
+// Stores a value where `own` is in block `rank` of the cluster. Its 4 bytes count towards the phase of that block's
+// barrier at `own_barrier`, behind which they can be read: no fence, which would wait for all other memory accesses too.
+__device__ __forceinline__ void StoreToBlock(const float* own, float value, std::uint32_t own_barrier, int rank) {
+  std::uint32_t there, barrier;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(SharedAddress(own)), "r"(rank));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"(own_barrier), "r"(rank));
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(there), "f"(value),
+               "r"(barrier)
+               : "memory");
 }
 
 }  // namespace galley::backend::cuda::ptx

@@ -531,16 +531,11 @@ void CudaBackend::Moe(const MoeArgs& args) {
     if (wide_allowed_ && options_.experts != ProductForm::kStream) shape.form = cuda::ChooseMoeForm(shape, slim);
     cuda::MoeScratch scratch;
     scratch.experts = ExpertTable(args);
-    scratch.x = args.x;
     scratch.work = Take<std::byte>(ScratchUse::kExperts, static_cast<std::int64_t>(cuda::MoeWorkBytes(shape)));
+    if (shape.form == cuda::MoeForm::kStream) {
+      scratch.quantized = Take<BFloat16>(ScratchUse::kQuantized, std::int64_t{args.rows} * dim);
+    }
     if (error_) return;
-    if (shape.form != cuda::MoeForm::kStream) return cuda::Moe(args, shape, scratch, stream_);
-    auto* x = Take<BFloat16>(ScratchUse::kQuantized, std::int64_t{args.rows} * dim);
-    if (x == nullptr) return;
-    cuda::Reorder(
-        {.x = args.x, .rows = args.rows, .cols = dim, .quantize = true, .order = cuda::RowOrder::kPaired, .out = x},
-        stream_);
-    scratch.x = x;
     cuda::Moe(args, shape, scratch, stream_);
   });
 }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * 32, kAhead = 10;
 constexpr int kPerLane = 16, kExpertsMax = kPerLane * 32;  // experts whose keys the choosing warp holds
-constexpr int kRowsMax = 8 * 2 * kArrivalGroups;
+constexpr int kRowsMax = 64;
 constexpr int kFinishersMax = 64;  // of all groups together
 constexpr int kK = kBlockK<WeightFormat::kBF16>;
 

@@ -145,16 +145,19 @@ __global__ void __launch_bounds__(kThreads, 2) ChunkKernel(MhcBoundaryArgs args,
   __syncthreads();
   if (works) {
     Collapsed collapsed[2];
+    Operands operands;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) collapsed[half] = Mix(rows[half], mixing[half], expand, collapse);
+    for (int half = 0; half < 2; ++half) {
+      collapsed[half] = Mix(rows[half], mixing[half], expand, collapse, half, operands);
+    }
     Products products = {};
-    if (args.fn != nullptr) Multiply(products, shared.fn[warp % kBlockChunks], rows[0], rows[1]);
+    if (args.fn != nullptr) Multiply(products, shared.fn[warp % kBlockChunks], operands);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const std::int64_t t = t0 + half * 8 + lane / 4;
       float* sums = scratch.sums + (min(t, static_cast<std::int64_t>(args.rows) - 1) * scratch.chunks + chunk) * kSums;
-      StoreSums(sums, products, half, collapsed[half], t < args.rows);
-      if (expand) WriteH(rows[half], args, t, d);
+      StoreSums(sums, products, half, collapsed[half].square, t < args.rows);
+      if (expand) WriteH(operands, half, args, t, d);
       if (collapse && t < args.rows) Write8(args.x + t * args.dim + d, collapsed[half].x);
     }
   }

@@ -27,12 +27,19 @@ struct Shared {
   uint4 fn[kMixers][kFnPieces * 32];
   float chunks[2][kMixers][kTileRows][kSums];  // sums of this tile and of the one before
   Received received[2];
-  Mixing mixing[2][kTileRows];   // of this tile and of the next one
-  float inverse_rms[kTileRows];  // of the tile before
+  Mixing mixing[2][kTileRows];  // of this tile and of the next one
+  float inverse_rms[2][kTileRows];
   float totals[kBatch][kSums];   // of this block's rows, until there are enough of them
   Site site;
   std::uint64_t arrived[2];  // barriers: what was received is there
 
+  // Of the block's chunks, in ascending order.
+  [[nodiscard]] __device__ __forceinline__ float SliceSum(int stage, int row, int output) const {
+    float sum = 0;
+#pragma unroll
+    for (int c = 0; c < kMixers; ++c) sum += chunks[stage][c][row][output];
+    return sum;
+  }
   [[nodiscard]] __device__ std::uint32_t Arrived(int stage) const { return ptx::SharedAddress(&arrived[stage]); }
 };
 
@@ -57,6 +64,7 @@ class Finisher {
       if (i > 0) Collect(i - 1);
       ptx::WaitCopies<0>();
       ptx::SyncThreads(kAllThreads, kThreads);
+      SendSquares(i % 2);
       if (i % kBatch == 0 && i > 0) Coefficients(i - kBatch, kBatch);
     }
     Collect(i - 1);
@@ -79,6 +87,16 @@ class Finisher {
     }
     ptx::CommitCopies();
   }
+  // Every block needs the squares of x of all rows.
+  __device__ __forceinline__ void SendSquares(int stage) {
+    const int row = lane_ % kTileRows;
+    const float sum = shared_.SliceSum(stage, row, kSquaresOfX);
+#pragma unroll
+    for (int i = 0; i < kBlocks / 2; ++i) {
+      ptx::StoreToBlock(&shared_.received[stage].x[place_.slice][row], sum, shared_.Arrived(stage),
+                        lane_ / kTileRows * (kBlocks / 2) + i);
+    }
+  }
   // Of the block's tile number i; slices in ascending order.
   __device__ __forceinline__ void Collect(int i) {
     ptx::WaitPhase(shared_.Arrived(i % 2), static_cast<std::uint32_t>(i / 2 % 2));
@@ -90,7 +108,7 @@ class Finisher {
       sum += received.own[s][lane_ < kSquaresOfX ? lane_ : 0];
     }
     if (lane_ < kTileRows) {
-      shared_.inverse_rms[lane_] = InverseRms(squares, 1.0f / static_cast<float>(args_.dim), args_.norm_eps);
+      shared_.inverse_rms[i % 2][lane_] = InverseRms(squares, 1.0f / static_cast<float>(args_.dim), args_.norm_eps);
     }
     if (lane_ < kSquaresOfX) shared_.totals[i % kBatch][lane_] = sum;
     __syncwarp();
@@ -133,20 +151,21 @@ class Mixer {
       RowValues rows[2] = {next[0], next[1]};
       Read(next, tile + place_.step);
       Collapsed collapsed[2];
+      Operands operands;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        collapsed[half] = Mix(rows[half], shared_.mixing[i % 2][half * 8 + row_], true, true);
-        WriteH(rows[half], args_, Row(tile, half), d_);
+        collapsed[half] = Mix(rows[half], shared_.mixing[i % 2][half * 8 + row_], true, true, half, operands);
+        WriteH(operands, half, args_, Row(tile, half), d_);
       }
       Products products = {};
-      Multiply(products, shared_.fn[warp_], rows[0], rows[1]);
+      Multiply(products, shared_.fn[warp_], operands);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        StoreSums(shared_.chunks[i % 2][warp_][half * 8 + row_], products, half, collapsed[half], true);
+        StoreSums(shared_.chunks[i % 2][warp_][half * 8 + row_], products, half, collapsed[half].square, true);
       }
       ptx::SyncThreads(kAllThreads, kThreads);
       SendSums(i % 2);
-      if (i > 0) WriteX(held, norm, tile - place_.step);
+      if (i > 0) WriteX(held, norm, tile - place_.step, (i - 1) % 2);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -154,7 +173,7 @@ class Mixer {
       }
     }
     ptx::SyncThreads(kAllThreads, kThreads);
-    WriteX(held, norm, tile - place_.step);
+    WriteX(held, norm, tile - place_.step, (i - 1) % 2);
   }
 
  private:
@@ -165,29 +184,21 @@ class Mixer {
 #pragma unroll
     for (int half = 0; half < 2; ++half) ReadValues(rows[half], args_, Row(tile, half), d_);
   }
-  // Adds the block's chunks, in ascending order, and sends the sums where they are needed.
+  // Adds the block's chunks, in ascending order, and sends the sums to the blocks that finish the rows.
   __device__ __forceinline__ void SendSums(int stage) {
-    Received& received = shared_.received[stage];
-    for (int i = static_cast<int>(threadIdx.x); i < kTileRows * kSums; i += kMixThreads) {
-      const int row = i / kSums, output = i % kSums;
-      float sum = 0;
-#pragma unroll
-      for (int c = 0; c < kMixers; ++c) sum += shared_.chunks[stage][c][row][output];
-      if (output != kSquaresOfX) {
-        ptx::StoreToBlock(&received.own[place_.slice][output], sum, shared_.Arrived(stage), row);
-        continue;
-      }
-      for (int b = 0; b < kBlocks; ++b) {
-        ptx::StoreToBlock(&received.x[place_.slice][row], sum, shared_.Arrived(stage), b);
-      }
+    for (int i = static_cast<int>(threadIdx.x); i < kTileRows * kSquaresOfX; i += kMixThreads) {
+      const int row = i / kSquaresOfX, output = i % kSquaresOfX;
+      ptx::StoreToBlock(&shared_.received[stage].own[place_.slice][output], shared_.SliceSum(stage, row, output),
+                        shared_.Arrived(stage), row);
     }
   }
-  __device__ __forceinline__ void WriteX(const std::uint32_t (&held)[2][4], const uint4& norm, int tile) const {
+  __device__ __forceinline__ void WriteX(const std::uint32_t (&held)[2][4], const uint4& norm, int tile,
+                                         int stage) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const std::int64_t t = Row(tile, half);
       if (t >= args_.rows) continue;
-      const float r = shared_.inverse_rms[half * 8 + row_];
+      const float r = shared_.inverse_rms[stage][half * 8 + row_];
       const std::uint32_t normed[4] = {NormPair(held[half][0], norm.x, r), NormPair(held[half][1], norm.y, r),
                                        NormPair(held[half][2], norm.z, r), NormPair(held[half][3], norm.w, r)};
       Write8(args_.x + t * args_.dim + d_, normed);

@@ -19,19 +19,27 @@ constexpr int kSums = kCoefficients + 2;
 constexpr int kOutputTiles = kCoefficients / 8, kParts = 3;  // of a product, and bf16 values of one of fp32
 constexpr int kFnPieces = kCopies * kOutputTiles * kParts;   // of a chunk of the matrix, 16 bytes a lane each
 
-// A lane's values: 8 neighbours of each copy, as pairs. The pairs are the operand of the products as they are, because
-// the order of K is free as long as the matrix has the same one.
+// A lane's values of a row: 8 neighbours of each copy, as pairs.
 struct RowValues {
   std::uint32_t h[kCopies][4], y[4];
+};
+// Values of h of rows l/4 and l/4 + 8 as operands of the products, two of 16 values of K a copy. The pairs are that as
+// they are, because the order of K is free as long as the matrix has the same one.
+struct Operands {
+  std::uint32_t a[kCopies][2][4];
+
+  __device__ __forceinline__ std::uint32_t& Pair(int half, int copy, int i) {
+    return a[copy][i / 2][half + i % 2 * 2];
+  }
 };
 // How a row's copies are mixed.
 struct Mixing {
   float comb[kCopies][kCopies], post[kCopies], pre[kCopies];
 };
-// What a lane has of a row after the mixing: collapsed values, and its part of the sums of squares.
+// What a lane has of a row after the mixing: collapsed values, and its part of their sum of squares.
 struct Collapsed {
   std::uint32_t x[4];
-  float h_square, x_square;
+  float square;
 };
 
 __device__ __forceinline__ void Read4(float (&to)[4], const float* from) {
@@ -59,10 +67,13 @@ __device__ __forceinline__ void ReadValues(RowValues& v, const MhcBoundaryArgs& 
   for (int c = 0; c < kCopies; ++c) Read8(v.h[c], args.h + (t * kCopies + c) * args.dim + d);
   if (args.y != nullptr) Read8(v.y, args.y + t * args.dim + d);
 }
-__device__ __forceinline__ void WriteH(const RowValues& v, const MhcBoundaryArgs& args, std::int64_t t, int d) {
+__device__ __forceinline__ void WriteH(Operands& v, int half, const MhcBoundaryArgs& args, std::int64_t t, int d) {
   if (t >= args.rows || d >= args.dim) return;
 #pragma unroll
-  for (int c = 0; c < kCopies; ++c) Write8(args.h + (t * kCopies + c) * args.dim + d, v.h[c]);
+  for (int c = 0; c < kCopies; ++c) {
+    const std::uint32_t pairs[4] = {v.Pair(half, c, 0), v.Pair(half, c, 1), v.Pair(half, c, 2), v.Pair(half, c, 3)};
+    Write8(args.h + (t * kCopies + c) * args.dim + d, pairs);
+  }
 }
 
 // Multiplications and additions are named one by one, so that no kernel contracts them in its own way.
@@ -72,33 +83,30 @@ __device__ __forceinline__ float MixedCopy(const Mixing& m, int to, const float 
   for (int c = 1; c < kCopies; ++c) mixed = __fmaf_rn(m.comb[c][to], v[c], mixed);
   return __fmaf_rn(m.post[to], y, mixed);
 }
-// Mixes y into the copies and collapses them.
-__device__ __forceinline__ Collapsed Mix(RowValues& v, const Mixing& m, bool expand, bool collapse) {
+// Mixes y into the copies, leaves them in `to`, and collapses them.
+__device__ __forceinline__ Collapsed Mix(const RowValues& v, const Mixing& m, bool expand, bool collapse, int half,
+                                         Operands& to) {
   Collapsed out = {};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    if (expand) {
-      float low[kCopies], high[kCopies];
+    float low[kCopies], high[kCopies];
 #pragma unroll
-      for (int c = 0; c < kCopies; ++c) low[c] = LowHalf(v.h[c][i]), high[c] = HighHalf(v.h[c][i]);
-#pragma unroll
-      for (int c = 0; c < kCopies; ++c) {
-        v.h[c][i] = Pack(MixedCopy(m, c, low, LowHalf(v.y[i])), MixedCopy(m, c, high, HighHalf(v.y[i])));
-      }
-    }
-    float low = 0, high = 0;
+    for (int c = 0; c < kCopies; ++c) low[c] = LowHalf(v.h[c][i]), high[c] = HighHalf(v.h[c][i]);
 #pragma unroll
     for (int c = 0; c < kCopies; ++c) {
-      const float a = LowHalf(v.h[c][i]), b = HighHalf(v.h[c][i]);
-      out.h_square = __fmaf_rn(a, a, out.h_square);
-      out.h_square = __fmaf_rn(b, b, out.h_square);
-      if (collapse) low = __fmaf_rn(m.pre[c], a, low), high = __fmaf_rn(m.pre[c], b, high);
+      to.Pair(half, c, i) =
+          expand ? Pack(MixedCopy(m, c, low, LowHalf(v.y[i])), MixedCopy(m, c, high, HighHalf(v.y[i]))) : v.h[c][i];
     }
     if (!collapse) continue;
-    out.x[i] = Pack(low, high);
+    float sum[2] = {};
+#pragma unroll
+    for (int c = 0; c < kCopies; ++c) {
+      sum[0] = __fmaf_rn(m.pre[c], LowHalf(to.Pair(half, c, i)), sum[0]);
+      sum[1] = __fmaf_rn(m.pre[c], HighHalf(to.Pair(half, c, i)), sum[1]);
+    }
+    out.x[i] = Pack(sum[0], sum[1]);
     const float a = LowHalf(out.x[i]), b = HighHalf(out.x[i]);
-    out.x_square = __fmaf_rn(a, a, out.x_square);
-    out.x_square = __fmaf_rn(b, b, out.x_square);
+    out.square = __fmaf_rn(b, b, __fmaf_rn(a, a, out.square));
   }
   return out;
 }
@@ -134,44 +142,49 @@ struct FnValues {
   }
 };
 
-using Products = float[kOutputTiles][4];  // lane l: rows l/4 and l/4 + 8, coefficients 8 i + 2 (l%4), + 1
+// Sums of a chunk. Lane l: of rows l/4 and l/4 + 8 with coefficients 8 i + 2 (l%4), + 1; and of h with h of the first
+// and the last 8 rows, among them the squares.
+struct Products {
+  float coefficients[kOutputTiles][4], squares[2][4];
+};
 
-// Products of the chunk `fn`, as PlaceFn leaves it, with rows l/4 and l/4 + 8.
-__device__ __forceinline__ void Multiply(Products& sums, const uint4* fn, const RowValues& upper, const RowValues& lower) {
+// Adds the products of the chunk's matrix `fn`, as FnValues::Place leaves it.
+__device__ __forceinline__ void Multiply(Products& sums, const uint4* fn, const Operands& h) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int c = 0; c < kCopies; ++c) {
-    const std::uint32_t first[4] = {upper.h[c][0], lower.h[c][0], upper.h[c][1], lower.h[c][1]};
-    const std::uint32_t second[4] = {upper.h[c][2], lower.h[c][2], upper.h[c][3], lower.h[c][3]};
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+      const std::uint32_t(&a)[4] = h.a[c][step];
+      ptx::Mma16x8x16(sums.squares[0], a, a[0], a[2]);
+      ptx::Mma16x8x16(sums.squares[1], a, a[1], a[3]);
+    }
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       uint4 b[kOutputTiles];
 #pragma unroll
       for (int n = 0; n < kOutputTiles; ++n) b[n] = fn[((c * kOutputTiles + n) * kParts + part) * 32 + lane];
 #pragma unroll
-      for (int n = 0; n < kOutputTiles; ++n) ptx::Mma16x8x16(sums[n], first, b[n].x, b[n].y);
+      for (int n = 0; n < kOutputTiles; ++n) ptx::Mma16x8x16(sums.coefficients[n], h.a[c][0], b[n].x, b[n].y);
 #pragma unroll
-      for (int n = 0; n < kOutputTiles; ++n) ptx::Mma16x8x16(sums[n], second, b[n].z, b[n].w);
+      for (int n = 0; n < kOutputTiles; ++n) ptx::Mma16x8x16(sums.coefficients[n], h.a[c][1], b[n].z, b[n].w);
     }
   }
 }
 
 // Leaves the chunk's sums of row l/4 (`half` 0) or l/4 + 8 (1) at `to` [kSums], by all lanes of the warp.
-__device__ __forceinline__ void StoreSums(float* to, const Products& products, int half, const Collapsed& row,
-                                          bool inside) {
-  const int quad = static_cast<int>(threadIdx.x) % 4;
-  float h = row.h_square, x = row.x_square;
+__device__ __forceinline__ void StoreSums(float* to, const Products& products, int half, float x_square, bool inside) {
+  const int quad = static_cast<int>(threadIdx.x) % 4, row = static_cast<int>(threadIdx.x) % 32 / 4;
 #pragma unroll
-  for (int step = 1; step < 4; step <<= 1) {
-    h += __shfl_xor_sync(kFullWarp, h, step);
-    x += __shfl_xor_sync(kFullWarp, x, step);
-  }
+  for (int step = 1; step < 4; step <<= 1) x_square += __shfl_xor_sync(kFullWarp, x_square, step);
   if (!inside) return;
 #pragma unroll
   for (int n = 0; n < kOutputTiles; ++n) {
-    *reinterpret_cast<float2*>(to + n * 8 + quad * 2) = {products[n][half * 2], products[n][half * 2 + 1]};
+    *reinterpret_cast<float2*>(to + n * 8 + quad * 2) = {products.coefficients[n][half * 2],
+                                                         products.coefficients[n][half * 2 + 1]};
   }
-  if (quad == 0) *reinterpret_cast<float2*>(to + kSquaresOfH) = {h, x};
+  const float* squares = products.squares[half] + half * 2;  // of the row with rows 2 quad, 2 quad + 1 of its half
+  if (quad == row / 2) *reinterpret_cast<float2*>(to + kSquaresOfH) = {row % 2 == 0 ? squares[0] : squares[1], x_square};
 }
 
 // The next two are within a few units in the last place.

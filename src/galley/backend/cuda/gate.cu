@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Router for few rows in one launch (2.9): a block of threads multiplies 16 rows of the gate with up to 16 rows of x,
-// and the last blocks of these rows to arrive choose the experts, a row each. The product adds what matmul.cu adds in
+// Router for few rows in one launch (2.9): a block of threads multiplies some rows of the gate with some rows of x, and
+// the last blocks of these rows to arrive choose the experts, a row each. The product adds what matmul.cu adds in
 // the same order: a warp a part of K, the parts in ascending order. The gate is on its way before the previous kernel
 // ends.
 #include "galley/backend/cuda/last_blocks.cuh"
@@ -12,10 +12,9 @@
 namespace galley::backend::cuda {
 namespace {
 
-constexpr int kWarps = 8, kThreads = kWarps * 32, kAhead = 10;
+constexpr int kWarps = 8, kThreads = kWarps * 32;
 constexpr int kPerLane = 16, kExpertsMax = kPerLane * 32;  // experts whose keys the choosing warp holds
-constexpr int kRowsMax = 64;
-constexpr int kFinishersMax = 64;  // of all groups together
+constexpr int kRowsMax = 64;  // so that the blocks of threads that finish rows are few
 constexpr int kK = kBlockK<WeightFormat::kBF16>;
 
 struct Scratch {
@@ -79,92 +78,93 @@ __device__ __forceinline__ void ChooseExperts(const RouteArgs& args, const float
   __syncthreads();
 }
 
-// What a lane has of the gate and of x: 8 values of K of rows l / 4 and, of the gate, l / 4 + 8.
-template <int NT>
+// Where a lane finds 8 values of a block of K, of the rows that are operands with 16 rows and with 8.
 struct Lane {
-  const BFloat16 *gate, *x[NT];
-  bool upper, lower, column[NT];
-  int cols, values;  // of a row, and of it from the warp's part on
+  const BFloat16* row;  // of row l / 4
+  bool there;
 
-  __device__ __forceinline__ bool Inside(int block) const {
-    return block * kK + static_cast<int>(threadIdx.x) % 4 * 8 < values;
-  }
-  __device__ __forceinline__ void ReadGate(uint4 (&w)[2], int block) const {
-    w[0] = ptx::LoadOnce16(gate + block * kK, upper && Inside(block));
-    w[1] = ptx::LoadOnce16(gate + std::int64_t{8} * cols + block * kK, lower && Inside(block));
-  }
-  __device__ __forceinline__ void ReadX(uint4 (&v)[NT], int block) const {
-#pragma unroll
-    for (int n = 0; n < NT; ++n) {
-      v[n] = column[n] && Inside(block) ? __ldcg(reinterpret_cast<const uint4*>(x[n] + block * kK)) : uint4{};
-    }
+  __device__ __forceinline__ Lane(const BFloat16* matrix, int first, int rows, int cols, int begin)
+      : row(matrix + static_cast<std::int64_t>(first + Row()) * cols + begin * kK + Column()),
+        there(first + Row() < rows) {}
+  __device__ __forceinline__ static int Row() { return static_cast<int>(threadIdx.x) % 32 / 4; }
+  __device__ __forceinline__ static int Column() { return static_cast<int>(threadIdx.x) % 4 * 8; }
+  // `values`: how many of K there are from the warp's part on.
+  __device__ __forceinline__ uint4 Read(int block, int values) const {
+    const bool inside = there && block * kK + Column() < values;
+    return inside ? __ldcg(reinterpret_cast<const uint4*>(row + block * kK)) : uint4{};
   }
 };
 
-template <int NT>
+// Up to 8 rows of x are multiplied with 8 rows of the gate, more with 16: fewer bytes of the gate a block of threads, or
+// fewer of x. The operands change places then, which sums do not notice.
+template <bool Few>
 __global__ void __launch_bounds__(kThreads, 1) GateKernel(RouteArgs args, Scratch scratch, int splits) {
+  constexpr int kExperts = Few ? 8 : 16, kRows = Few ? 8 : 16, kColumns = Few ? 1 : 2, kAhead = Few ? 20 : 10;
   __shared__ Shared shared;
   ptx::LetNextKernelStart();
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
   const int experts = static_cast<int>(args.gate.rows), cols = static_cast<int>(args.gate.cols);
-  const int expert0 = static_cast<int>(blockIdx.x) * 16, row0 = static_cast<int>(blockIdx.y) * NT * 8;
+  const int expert0 = static_cast<int>(blockIdx.x) * kExperts, row0 = static_cast<int>(blockIdx.y) * kRows;
   const int all = (cols + kK - 1) / kK, begin = warp < splits ? SplitBegin(all, splits, warp) : 0;
-  const int blocks = warp < splits ? SplitBegin(all, splits, warp + 1) - begin : 0;
-
-  Lane<NT> in;
-  in.cols = cols, in.values = cols - begin * kK;
-  in.upper = expert0 + lane / 4 < experts, in.lower = expert0 + lane / 4 + 8 < experts;
-  in.gate = static_cast<const BFloat16*>(args.gate.data) + static_cast<std::int64_t>(expert0 + lane / 4) * cols +
-            begin * kK + lane % 4 * 8;
-#pragma unroll
-  for (int n = 0; n < NT; ++n) {
-    const int row = row0 + n * 8 + lane / 4;
-    in.column[n] = row < args.step.rows;
-    in.x[n] = args.x + static_cast<std::int64_t>(row) * cols + begin * kK + lane % 4 * 8;
-  }
-  uint4 w[kAhead][2], x[kAhead][NT];
-#pragma unroll
-  for (int j = 0; j < kAhead; ++j) {
-    if (j < blocks) in.ReadGate(w[j], j);
-  }
-  ptx::WaitForPreviousKernel();
-#pragma unroll
-  for (int j = 0; j < kAhead; ++j) {
-    if (j < blocks) in.ReadX(x[j], j);
-  }
-  float acc[NT][4] = {};
-  for (int b0 = 0; b0 < blocks; b0 += kAhead) {
+  const int blocks = warp < splits ? SplitBegin(all, splits, warp + 1) - begin : 0, values = cols - begin * kK;
+  const auto* gate = static_cast<const BFloat16*>(args.gate.data);
+  const Lane gate_low(gate, expert0, experts, cols, begin), gate_high(gate, expert0 + 8, experts, cols, begin);
+  const Lane x_low(args.x, row0, args.step.rows, cols, begin), x_high(args.x, row0 + 8, args.step.rows, cols, begin);
+  float acc[kColumns][4] = {};
+  bool waits = true;
+  // All of a turn is under way before any of it is used, because loads that are still to come would be waited for too.
+  for (int b0 = 0; b0 < blocks || waits; b0 += kAhead) {
+    uint4 wide[kAhead][2], narrow[kAhead][kColumns];
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
-      if (b0 + j >= blocks) continue;  // the same for the whole warp
-      const std::uint32_t first[4] = {w[j][0].x, w[j][1].x, w[j][0].y, w[j][1].y};
-      const std::uint32_t second[4] = {w[j][0].z, w[j][1].z, w[j][0].w, w[j][1].w};
+      if constexpr (Few) {
+        narrow[j][0] = gate_low.Read(b0 + j, values);
+      } else {
+        wide[j][0] = gate_low.Read(b0 + j, values), wide[j][1] = gate_high.Read(b0 + j, values);
+      }
+    }
+    if (waits) ptx::WaitForPreviousKernel();
+    waits = false;
 #pragma unroll
-      for (int n = 0; n < NT; ++n) ptx::Mma16x8x16(acc[n], first, x[j][n].x, x[j][n].y);
+    for (int j = 0; j < kAhead; ++j) {
+      if constexpr (Few) {
+        wide[j][0] = x_low.Read(b0 + j, values), wide[j][1] = {};
+      } else {
+        narrow[j][0] = x_low.Read(b0 + j, values), narrow[j][1] = x_high.Read(b0 + j, values);
+      }
+    }
 #pragma unroll
-      for (int n = 0; n < NT; ++n) ptx::Mma16x8x16(acc[n], second, x[j][n].z, x[j][n].w);
-      if (b0 + j + kAhead < blocks) in.ReadGate(w[j], b0 + j + kAhead), in.ReadX(x[j], b0 + j + kAhead);
+    for (int j = 0; j < kAhead; ++j) {
+      if (b0 + j >= blocks) break;  // the same for the whole warp
+      const uint4 &top = wide[j][0], &bottom = wide[j][1];
+      const std::uint32_t first[4] = {top.x, bottom.x, top.y, bottom.y}, second[4] = {top.z, bottom.z, top.w, bottom.w};
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) ptx::Mma16x8x16(acc[n], first, narrow[j][n].x, narrow[j][n].y);
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) ptx::Mma16x8x16(acc[n], second, narrow[j][n].z, narrow[j][n].w);
     }
   }
 #pragma unroll
-  for (int n = 0; n < NT; ++n) {
+  for (int n = 0; n < kColumns; ++n) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) shared.part[warp][lane / 4 + i / 2 * 8][n * 8 + lane % 4 * 2 + i % 2] = acc[n][i];
+    for (int i = 0; i < 4; ++i) {
+      const int high = Lane::Row() + i / 2 * 8, low = n * 8 + Lane::Column() / 4 + i % 2;
+      if (!Few || i < 2) shared.part[warp][Few ? low : high][Few ? high : low] = acc[n][i];
+    }
   }
   __syncthreads();
-  const int rows = min(args.step.rows - row0, NT * 8);
-  for (int i = static_cast<int>(threadIdx.x); i < 16 * NT * 8; i += kThreads) {
-    const int expert = i % 16, row = i / 16;
+  const int rows = min(args.step.rows - row0, kRows);
+  for (int i = static_cast<int>(threadIdx.x); i < kExperts * kRows; i += kThreads) {
+    const int expert = i % kExperts, row = i / kExperts;
     float sum = 0;
     for (int s = 0; s < splits; ++s) sum += shared.part[s][expert][row];
     if (expert0 + expert < experts && row < rows) {
       scratch.logits[static_cast<std::int64_t>(row0 + row) * experts + expert0 + expert] = sum;
     }
   }
-  const int groups = static_cast<int>(gridDim.y),
-            finishers = min(min(rows, static_cast<int>(gridDim.x)), kFinishersMax / groups);
-  const int number = ArriveInGroup(scratch.arrivals, static_cast<int>(blockIdx.y), static_cast<int>(gridDim.x),
-                                   finishers, shared.number);
+  const int group = static_cast<int>(blockIdx.y), all_blocks = static_cast<int>(gridDim.x);
+  const int finishers = min(rows, all_blocks);
+  const int number = ArriveInGroup(scratch.arrivals, group, all_blocks, finishers, shared.number);
   for (int row = number; row >= 0 && row < rows; row += finishers) {
     ChooseExperts(args, scratch.logits, row0 + row, shared);
   }
@@ -180,12 +180,12 @@ bool TakesGate(const RouteArgs& args) {
 void GateAndSelect(const RouteArgs& args, float* logits, std::uint32_t* arrivals, cudaStream_t stream) {
   const int rows = args.step.rows;
   if (rows == 0) return;
-  const auto kernel = rows <= 8 ? GateKernel<1> : GateKernel<2>;
-  const int at_once = rows <= 8 ? 8 : 16;
-  LaunchKernel(
-      kernel,
-      dim3(static_cast<unsigned>((args.gate.rows + 15) / 16), static_cast<unsigned>((rows + at_once - 1) / at_once)),
-      kThreads, 0, stream, args, Scratch{logits, arrivals}, SplitsOf(args.gate.cols));
+  const bool few = rows <= 8;
+  const int tile = few ? 8 : 16;
+  LaunchKernel(few ? GateKernel<true> : GateKernel<false>,
+               dim3(static_cast<unsigned>((args.gate.rows + tile - 1) / tile),
+                    static_cast<unsigned>((rows + tile - 1) / tile)),
+               kThreads, 0, stream, args, Scratch{logits, arrivals}, SplitsOf(args.gate.cols));
 }
 
 }  // namespace galley::backend::cuda

@@ -12,7 +12,7 @@ namespace {
 constexpr int kBlockChunks = 2, kBlockTiles = 4, kThreads = 32 * kBlockChunks * kBlockTiles;
 constexpr int kBlockRows = kBlockTiles * kTileRows;
 constexpr int kRowsAtOnce = kBlockRows * kArrivalGroups;  // of a launch
-constexpr int kFinishersMax = 128;                        // of all groups together
+constexpr int kFinishersMax = 64;                         // of all groups together
 constexpr int kNormThreads = kThreads - 32, kNormPieces = 3;  // of 8 values each, that a thread holds
 
 struct Scratch {
@@ -21,8 +21,10 @@ struct Scratch {
   int chunks, finishers;    // of a group of kBlockRows rows
 };
 
+constexpr int kSlicesMax = 64;  // of hidden values: 20,480
 struct Shared {
-  uint4 fn[kBlockChunks][kFnPieces * 32];  // later the sums of slices
+  uint4 fn[kBlockChunks][kFnPieces * 32];
+  float slices[kSlicesMax * kSums];
   float totals[kSums];
   Site site;
   int number;  // of the row of the group that the block finishes first
@@ -58,110 +60,168 @@ struct NormRow {
   }
 };
 
+// `real`: otherwise nothing is written.
 __device__ __forceinline__ void FinishRow(const MhcBoundaryArgs& args, const Scratch& scratch, std::int64_t t,
-                                          Shared& shared) {
+                                          Shared& shared, bool real) {
   const int tid = static_cast<int>(threadIdx.x), pieces = args.dim / 8;
   const bool norms = args.norm != nullptr && args.x != nullptr && tid >= 32;
   BFloat16* x = norms ? args.x + t * args.dim : nullptr;
   NormRow held;
-  if (norms) held.Read(x, args.norm, pieces, tid - 32);
+  if (norms && real) held.Read(x, args.norm, pieces, tid - 32);
   const float* sums = scratch.sums + t * scratch.chunks * kSums;
   const int slices = (scratch.chunks + kSliceChunks - 1) / kSliceChunks;
-  float* slice_sums = reinterpret_cast<float*>(shared.fn);  // [slices][kSums]
   __syncthreads();
-#pragma unroll 2
-  for (int i = tid; i < slices * kSums; i += kThreads) {
-    const int first = i / kSums * kSliceChunks;
-    float value[kSliceChunks], sum = 0;
+  constexpr int kRounds = 2;  // whose sums are read at once
+#pragma unroll 1
+  for (int base = tid; base < slices * kSums; base += kRounds * kThreads) {
+    float value[kRounds][kSliceChunks];
 #pragma unroll
-    for (int c = 0; c < kSliceChunks; ++c) {
-      value[c] = first + c < scratch.chunks ? __ldcg(sums + (first + c) * kSums + i % kSums) : 0.0f;
+    for (int r = 0; r < kRounds; ++r) {
+      const int i = base + r * kThreads, first = i / kSums * kSliceChunks;
+#pragma unroll
+      for (int c = 0; c < kSliceChunks; ++c) {
+        value[r][c] = real && first + c < scratch.chunks ? __ldcg(sums + (first + c) * kSums + i % kSums) : 0.0f;
+      }
     }
 #pragma unroll
-    for (int c = 0; c < kSliceChunks; ++c) sum += value[c];
-    slice_sums[i] = sum;
+    for (int r = 0; r < kRounds; ++r) {
+      float sum = 0;
+#pragma unroll
+      for (int c = 0; c < kSliceChunks; ++c) sum += value[r][c];
+      if (base + r * kThreads < slices * kSums) shared.slices[base + r * kThreads] = sum;
+    }
   }
   __syncthreads();
   if (tid < kSums) {
     float sum = 0;
 #pragma unroll 8
-    for (int s = 0; s < slices; ++s) sum += slice_sums[s * kSums + tid];
+    for (int s = 0; s < slices; ++s) sum += shared.slices[s * kSums + tid];
     shared.totals[tid] = sum;
   }
   __syncthreads();
-  if (args.fn != nullptr && tid == 0) WriteCoefficients(args, shared.site, t, shared.totals);
+  if (args.fn != nullptr && tid == 0) {
+    WriteCoefficients(args, shared.site, t, shared.totals, real ? args.sinkhorn_iters : 1, real);
+  }
   if (!norms) return;
   const float r = InverseRms(shared.totals[kSquaresOfX], 1.0f / static_cast<float>(args.dim), args.norm_eps);
-  held.Write(x, args.norm, pieces, tid - 32, r);
+  if (real) held.Write(x, args.norm, pieces, tid - 32, r);
 }
 
 // The last blocks of a group of rows to arrive finish one row after the other each.
-__device__ __forceinline__ void FinishRows(const MhcBoundaryArgs& args, const Scratch& scratch, Shared& shared) {
+__device__ __forceinline__ void FinishRows(const MhcBoundaryArgs& args, const Scratch& scratch, Shared& shared,
+                                           bool real) {
   const int group = static_cast<int>(blockIdx.y), first = group * kBlockRows;
-  const int rows = min(args.rows - first, kBlockRows), finishers = min(rows, scratch.finishers);
-  const int number =
-      ArriveInGroup(scratch.arrivals, group, static_cast<int>(gridDim.x), finishers, shared.number);
-  for (int row = number; row >= 0 && row < rows; row += finishers) FinishRow(args, scratch, first + row, shared);
+  const int rows = real ? min(args.rows - first, kBlockRows) : 1, finishers = min(rows, scratch.finishers);
+  int row = 0;
+  if (real) row = ArriveInGroup(scratch.arrivals, group, static_cast<int>(gridDim.x), finishers, shared.number);
+#pragma unroll 1
+  for (; row >= 0 && row < rows; row += finishers) FinishRow(args, scratch, first + row, shared, real);
 }
 
-__global__ void __launch_bounds__(kThreads, 2) ChunkKernel(MhcBoundaryArgs args, Scratch scratch) {
+// A step's values of row `t`, from column `d` on.
+__device__ __forceinline__ void ReadStep(StepValues& v, const MhcBoundaryArgs& args, std::int64_t t, int d) {
+  const auto pairs = [](const BFloat16* from) { return __ldcg(reinterpret_cast<const uint2*>(from)); };
+#pragma unroll
+  for (int c = 0; c < kCopies; ++c) {
+    const uint2 h = pairs(args.h + (t * kCopies + c) * args.dim + d);
+    v.h[c][0] = h.x, v.h[c][1] = h.y;
+  }
+  if (args.y == nullptr) return;
+  const uint2 y = pairs(args.y + t * args.dim + d);
+  v.y[0] = y.x, v.y[1] = y.y;
+}
+__device__ __forceinline__ void ReadMixing(Mixing& m, const MhcBoundaryArgs& args, std::int64_t t) {
+  if (args.y != nullptr) {
+#pragma unroll
+    for (int c = 0; c < kCopies; ++c) Read4(m.comb[c], args.comb_in + (t * kCopies + c) * kCopies);
+    Read4(m.post, args.post_in + t * kCopies);
+  }
+  if (args.x != nullptr) Read4(m.pre, args.pre_in + t * kCopies);
+}
+
+// A warp's chunk of its 16 rows, of which the first `rows` exist. The two steps take turns in a loop, and rows 8 … are
+// left out where there are none: what matters for few rows is how many instructions there are to fetch.
+__device__ __forceinline__ void WorkOffChunk(const MhcBoundaryArgs& args, const Scratch& scratch, const uint4* fn,
+                                             std::int64_t t0, int chunk, int rows) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, d = chunk * kChunk + lane % 4 * 8;
+  const bool expand = args.y != nullptr, collapse = args.x != nullptr;
+  StepValues values[2][2] = {};  // [step][half]
+  Mixing mixing[2] = {};
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (half * 8 + lane / 4 >= rows) continue;
+    const std::int64_t t = t0 + half * 8 + lane / 4;
+    ReadStep(values[0][half], args, t, d);
+    ReadStep(values[1][half], args, t, d + 4);
+    ReadMixing(mixing[half], args, t);
+  }
+  Products products = {};
+  float squares[2] = {};
+#pragma unroll 1
+  for (int step = 0; step < 2; ++step) {
+    StepOperands operands = {};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (half * 8 >= rows) break;
+      std::uint32_t x[2];
+      Mix(values[0][half], mixing[half], expand, collapse, half, operands, x, squares[half]);
+      values[0][half] = values[1][half];
+      const std::int64_t t = t0 + half * 8 + lane / 4;
+      if (half * 8 + lane / 4 >= rows) continue;
+      if (collapse) *reinterpret_cast<uint2*>(args.x + t * args.dim + d + step * 4) = {x[0], x[1]};
+#pragma unroll
+      for (int c = 0; c < kCopies && expand; ++c) {
+        *reinterpret_cast<uint2*>(args.h + (t * kCopies + c) * args.dim + d + step * 4) = {operands.a[c][half],
+                                                                                           operands.a[c][half + 2]};
+      }
+    }
+    if (args.fn != nullptr) Multiply(products, fn, step, operands);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = half * 8 + lane / 4;
+    const std::int64_t t = t0 + min(row, max(rows - 1, 0));
+    StoreSums(scratch.sums + (t * scratch.chunks + chunk) * kSums, products, half, squares[half], row < rows);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, 1) ChunkKernel(MhcBoundaryArgs args, Scratch scratch) {
   __shared__ Shared shared;
   ptx::LetNextKernelStart();
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32, tid = static_cast<int>(threadIdx.x);
   const int chunk0 = static_cast<int>(blockIdx.x) * kBlockChunks, chunk = chunk0 + warp % kBlockChunks;
-  // The matrix is under way while the previous kernel runs, and is brought into place while the rows are.
   constexpr int kItems = kBlockChunks * kFnItems / kThreads;
   static_assert(kItems * kThreads == kBlockChunks * kFnItems);
   FnValues fn[kItems];
 #pragma unroll
   for (int j = 0; j < kItems && args.fn != nullptr; ++j) {
-    const int i = static_cast<int>(threadIdx.x) + j * kThreads;
+    const int i = tid + j * kThreads;
     fn[j].Read(args.fn, args.dim, chunk0 + i / kFnItems, i % kFnItems);
   }
-  shared.site.Read(args, static_cast<int>(threadIdx.x));
-  ptx::WaitForPreviousKernel();
-  const int d = chunk * kChunk + lane % 4 * 8;
-  const std::int64_t t0 = static_cast<std::int64_t>(blockIdx.y) * kBlockRows + warp / kBlockChunks * kTileRows;
-  const bool expand = args.y != nullptr, collapse = args.x != nullptr, works = t0 < args.rows && d < args.dim;
-  RowValues rows[2];
-  Mixing mixing[2] = {};
-  if (works) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const std::int64_t t = t0 + half * 8 + lane / 4;
-      ReadValues(rows[half], args, t, d);
-      if (t >= args.rows) continue;
-#pragma unroll
-      for (int c = 0; c < kCopies && expand; ++c) Read4(mixing[half].comb[c], args.comb_in + (t * kCopies + c) * kCopies);
-      if (expand) Read4(mixing[half].post, args.post_in + t * kCopies);
-      if (collapse) Read4(mixing[half].pre, args.pre_in + t * kCopies);
-    }
-  }
+  shared.site.Read(args, tid);
 #pragma unroll
   for (int j = 0; j < kItems && args.fn != nullptr; ++j) {
-    const int i = static_cast<int>(threadIdx.x) + j * kThreads;
+    const int i = tid + j * kThreads;
     fn[j].Place(shared.fn[i / kFnItems], i % kFnItems);
   }
   __syncthreads();
-  if (works) {
-    Collapsed collapsed[2];
-    Operands operands;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      collapsed[half] = Mix(rows[half], mixing[half], expand, collapse, half, operands);
-    }
-    Products products = {};
-    if (args.fn != nullptr) Multiply(products, shared.fn[warp % kBlockChunks], operands);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const std::int64_t t = t0 + half * 8 + lane / 4;
-      float* sums = scratch.sums + (min(t, static_cast<std::int64_t>(args.rows) - 1) * scratch.chunks + chunk) * kSums;
-      StoreSums(sums, products, half, collapsed[half].square, t < args.rows);
-      if (expand) WriteH(operands, half, args, t, d);
-      if (collapse && t < args.rows) Write8(args.x + t * args.dim + d, collapsed[half].x);
-    }
+  const std::int64_t t0 = static_cast<std::int64_t>(blockIdx.y) * kBlockRows + warp / kBlockChunks * kTileRows;
+  const int rows = static_cast<int>(min(args.rows - t0, static_cast<std::int64_t>(kTileRows)));
+  const bool works = rows > 0 && chunk * kChunk < args.dim, finishes = args.fn != nullptr || args.norm != nullptr;
+#if MHC_REHEARSE
+  const int turns = 2;
+#else
+  const int turns = 1;
+#endif
+  // A first turn without rows brings the instructions that follow, while the previous kernel still runs.
+#pragma unroll 1
+  for (int turn = 2 - turns; turn < 2; ++turn) {
+    const bool real = turn == 1;
+    if (real) ptx::WaitForPreviousKernel();
+    if (works) WorkOffChunk(args, scratch, shared.fn[warp % kBlockChunks], t0, chunk, real ? rows : 0);
+    if (!finishes) continue;
+    FinishRows(args, scratch, shared, real);
   }
-  if (args.fn != nullptr || (collapse && args.norm != nullptr)) FinishRows(args, scratch, shared);
 }
 
 // `args` from row `first` on, `count` of them.

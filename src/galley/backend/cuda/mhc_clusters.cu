@@ -119,7 +119,9 @@ class Finisher {
   __device__ __forceinline__ void Coefficients(int first, int count) {
     const std::int64_t t =
         (place_.tile + static_cast<std::int64_t>(first + lane_) * place_.step) * kTileRows + place_.slice;
-    if (lane_ < count && t < args_.rows) WriteCoefficients(args_, shared_.site, t, shared_.totals[lane_]);
+    if (lane_ < count && t < args_.rows) {
+      WriteCoefficients(args_, shared_.site, t, shared_.totals[lane_], args_.sinkhorn_iters, true);
+    }
     __syncwarp();
   }
 
@@ -127,6 +129,23 @@ class Finisher {
   const Place& place_;
   Shared& shared_;
   int lane_;
+};
+
+// A lane's values of a row.
+struct RowValues {
+  uint4 h[kCopies], y;
+
+  [[nodiscard]] __device__ __forceinline__ StepValues Step(int step) const {
+    StepValues v;
+#pragma unroll
+    for (int c = 0; c < kCopies; ++c) {
+      v.h[c][0] = step == 0 ? h[c].x : h[c].z;
+      v.h[c][1] = step == 0 ? h[c].y : h[c].w;
+    }
+    v.y[0] = step == 0 ? y.x : y.z;
+    v.y[1] = step == 0 ? y.y : y.w;
+    return v;
+  }
 };
 
 // The other warps: a chunk each.
@@ -150,18 +169,26 @@ class Mixer {
     for (; tile < place_.tiles; tile += place_.step, ++i) {
       RowValues rows[2] = {next[0], next[1]};
       Read(next, tile + place_.step);
-      Collapsed collapsed[2];
-      Operands operands;
+      std::uint32_t x[2][4];
+      StepOperands operands[2];
+      float squares[2] = {};
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        collapsed[half] = Mix(rows[half], shared_.mixing[i % 2][half * 8 + row_], true, true, half, operands);
-        WriteH(operands, half, args_, Row(tile, half), d_);
+        const Mixing& mixing = shared_.mixing[i % 2][half * 8 + row_];
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+          std::uint32_t pairs[2];
+          Mix(rows[half].Step(step), mixing, true, true, half, operands[step], pairs, squares[half]);
+          x[half][2 * step] = pairs[0], x[half][2 * step + 1] = pairs[1];
+        }
+        WriteH(operands, half, Row(tile, half));
       }
       Products products = {};
-      Multiply(products, shared_.fn[warp_], operands);
+      Multiply(products, shared_.fn[warp_], 0, operands[0]);
+      Multiply(products, shared_.fn[warp_], 1, operands[1]);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        StoreSums(shared_.chunks[i % 2][warp_][half * 8 + row_], products, half, collapsed[half].square, true);
+        StoreSums(shared_.chunks[i % 2][warp_][half * 8 + row_], products, half, squares[half], true);
       }
       ptx::SyncThreads(kAllThreads, kThreads);
       SendSums(i % 2);
@@ -169,7 +196,7 @@ class Mixer {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) held[half][j] = collapsed[half].x[j];
+        for (int j = 0; j < 4; ++j) held[half][j] = x[half][j];
       }
     }
     ptx::SyncThreads(kAllThreads, kThreads);
@@ -182,7 +209,24 @@ class Mixer {
   }
   __device__ __forceinline__ void Read(RowValues (&rows)[2], int tile) const {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) ReadValues(rows[half], args_, Row(tile, half), d_);
+    for (int half = 0; half < 2; ++half) {
+      const std::int64_t t = Row(tile, half);
+      rows[half] = {};
+      if (t >= args_.rows) continue;
+#pragma unroll
+      for (int c = 0; c < kCopies; ++c) {
+        rows[half].h[c] = __ldcg(reinterpret_cast<const uint4*>(args_.h + (t * kCopies + c) * args_.dim + d_));
+      }
+      rows[half].y = __ldcg(reinterpret_cast<const uint4*>(args_.y + t * args_.dim + d_));
+    }
+  }
+  __device__ __forceinline__ void WriteH(const StepOperands (&v)[2], int half, std::int64_t t) const {
+    if (t >= args_.rows) return;
+#pragma unroll
+    for (int c = 0; c < kCopies; ++c) {
+      *reinterpret_cast<uint4*>(args_.h + (t * kCopies + c) * args_.dim + d_) = {
+          v[0].a[c][half], v[0].a[c][half + 2], v[1].a[c][half], v[1].a[c][half + 2]};
+    }
   }
   // Adds the block's chunks, in ascending order, and sends the sums to the blocks that finish the rows.
   __device__ __forceinline__ void SendSums(int stage) {
@@ -199,9 +243,9 @@ class Mixer {
       const std::int64_t t = Row(tile, half);
       if (t >= args_.rows) continue;
       const float r = shared_.inverse_rms[stage][half * 8 + row_];
-      const std::uint32_t normed[4] = {NormPair(held[half][0], norm.x, r), NormPair(held[half][1], norm.y, r),
-                                       NormPair(held[half][2], norm.z, r), NormPair(held[half][3], norm.w, r)};
-      Write8(args_.x + t * args_.dim + d_, normed);
+      *reinterpret_cast<uint4*>(args_.x + t * args_.dim + d_) = {
+          NormPair(held[half][0], norm.x, r), NormPair(held[half][1], norm.y, r), NormPair(held[half][2], norm.z, r),
+          NormPair(held[half][3], norm.w, r)};
     }
   }
 

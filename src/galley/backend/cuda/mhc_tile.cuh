@@ -19,29 +19,20 @@ constexpr int kSums = kCoefficients + 2;
 constexpr int kOutputTiles = kCoefficients / 8, kParts = 3;  // of a product, and bf16 values of one of fp32
 constexpr int kFnPieces = kCopies * kOutputTiles * kParts;   // of a chunk of the matrix, 16 bytes a lane each
 
-// A lane's values of a row: 8 neighbours of each copy, as pairs.
-struct RowValues {
-  std::uint32_t h[kCopies][4], y[4];
+// A lane has 8 neighbours of each copy of a row, in two steps of four: what it has for 16 values of K of a product.
+struct StepValues {
+  std::uint32_t h[kCopies][2], y[2];
 };
-// Values of h of rows l/4 and l/4 + 8 as operands of the products, two of 16 values of K a copy. The pairs are that as
-// they are, because the order of K is free as long as the matrix has the same one.
-struct Operands {
-  std::uint32_t a[kCopies][2][4];
+// Values of h of rows l/4 and l/4 + 8 as operands of the products, 16 values of K a copy. The pairs are that as they
+// are, because the order of K is free as long as the matrix has the same one.
+struct StepOperands {
+  std::uint32_t a[kCopies][4];
+};
 
-  __device__ __forceinline__ std::uint32_t& Pair(int half, int copy, int i) {
-    return a[copy][i / 2][half + i % 2 * 2];
-  }
-};
 // How a row's copies are mixed.
 struct Mixing {
   float comb[kCopies][kCopies], post[kCopies], pre[kCopies];
 };
-// What a lane has of a row after the mixing: collapsed values, and its part of their sum of squares.
-struct Collapsed {
-  std::uint32_t x[4];
-  float square;
-};
-
 __device__ __forceinline__ void Read4(float (&to)[4], const float* from) {
   const float4 v = *reinterpret_cast<const float4*>(from);
   to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
@@ -49,33 +40,6 @@ __device__ __forceinline__ void Read4(float (&to)[4], const float* from) {
 __device__ __forceinline__ void Write4(float* to, const float (&v)[4]) {
   *reinterpret_cast<float4*>(to) = {v[0], v[1], v[2], v[3]};
 }
-__device__ __forceinline__ void Read8(std::uint32_t (&to)[4], const BFloat16* from) {
-  const uint4 v = __ldcg(reinterpret_cast<const uint4*>(from));
-  to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-}
-__device__ __forceinline__ void Write8(BFloat16* to, const std::uint32_t (&v)[4]) {
-  *reinterpret_cast<uint4*>(to) = {v[0], v[1], v[2], v[3]};
-}
-
-// The lane's place in its chunk: column `d` of row `t`; nothing is read where it is outside.
-__device__ __forceinline__ void ReadValues(RowValues& v, const MhcBoundaryArgs& args, std::int64_t t, int d) {
-  if (t >= args.rows || d >= args.dim) {
-    v = {};
-    return;
-  }
-#pragma unroll
-  for (int c = 0; c < kCopies; ++c) Read8(v.h[c], args.h + (t * kCopies + c) * args.dim + d);
-  if (args.y != nullptr) Read8(v.y, args.y + t * args.dim + d);
-}
-__device__ __forceinline__ void WriteH(Operands& v, int half, const MhcBoundaryArgs& args, std::int64_t t, int d) {
-  if (t >= args.rows || d >= args.dim) return;
-#pragma unroll
-  for (int c = 0; c < kCopies; ++c) {
-    const std::uint32_t pairs[4] = {v.Pair(half, c, 0), v.Pair(half, c, 1), v.Pair(half, c, 2), v.Pair(half, c, 3)};
-    Write8(args.h + (t * kCopies + c) * args.dim + d, pairs);
-  }
-}
-
 // Multiplications and additions are named one by one, so that no kernel contracts them in its own way.
 __device__ __forceinline__ float MixedCopy(const Mixing& m, int to, const float (&v)[kCopies], float y) {
   float mixed = __fmul_rn(m.comb[0][to], v[0]);
@@ -83,37 +47,38 @@ __device__ __forceinline__ float MixedCopy(const Mixing& m, int to, const float 
   for (int c = 1; c < kCopies; ++c) mixed = __fmaf_rn(m.comb[c][to], v[c], mixed);
   return __fmaf_rn(m.post[to], y, mixed);
 }
-// Mixes y into the copies, leaves them in `to`, and collapses them.
-__device__ __forceinline__ Collapsed Mix(const RowValues& v, const Mixing& m, bool expand, bool collapse, int half,
-                                         Operands& to) {
-  Collapsed out = {};
+// Mixes y into the copies, leaves them in `to`, collapses them, and adds the squares of the collapsed values.
+__device__ __forceinline__ void Mix(const StepValues& v, const Mixing& m, bool expand, bool collapse, int half,
+                                    StepOperands& to, std::uint32_t (&x)[2], float& square) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 2; ++i) {
     float low[kCopies], high[kCopies];
 #pragma unroll
     for (int c = 0; c < kCopies; ++c) low[c] = LowHalf(v.h[c][i]), high[c] = HighHalf(v.h[c][i]);
 #pragma unroll
     for (int c = 0; c < kCopies; ++c) {
-      to.Pair(half, c, i) =
+      to.a[c][half + i * 2] =
           expand ? Pack(MixedCopy(m, c, low, LowHalf(v.y[i])), MixedCopy(m, c, high, HighHalf(v.y[i]))) : v.h[c][i];
     }
     if (!collapse) continue;
     float sum[2] = {};
 #pragma unroll
     for (int c = 0; c < kCopies; ++c) {
-      sum[0] = __fmaf_rn(m.pre[c], LowHalf(to.Pair(half, c, i)), sum[0]);
-      sum[1] = __fmaf_rn(m.pre[c], HighHalf(to.Pair(half, c, i)), sum[1]);
+      sum[0] = __fmaf_rn(m.pre[c], LowHalf(to.a[c][half + i * 2]), sum[0]);
+      sum[1] = __fmaf_rn(m.pre[c], HighHalf(to.a[c][half + i * 2]), sum[1]);
     }
-    out.x[i] = Pack(sum[0], sum[1]);
-    const float a = LowHalf(out.x[i]), b = HighHalf(out.x[i]);
-    out.square = __fmaf_rn(b, b, __fmaf_rn(a, a, out.square));
+    x[i] = Pack(sum[0], sum[1]);
+    const float a = LowHalf(x[i]), b = HighHalf(x[i]);
+    square = __fmaf_rn(b, b, __fmaf_rn(a, a, square));
   }
-  return out;
 }
 
-// A chunk of the matrix as operands in shared memory: piece (copy, tile of 8 coefficients, part) holds 16 bytes a lane,
-// what it needs for its 8 values of that copy; parts by size. Item i of kFnItems is lane i % 32's of all parts.
+// A chunk of the matrix as operands in shared memory: piece (step, pair of copies, tile of 8 coefficients, part) holds
+// 16 bytes a lane, 8 of each copy; parts by size. Item i of kFnItems is lane i % 32's of both steps and all parts.
 constexpr int kFnItems = kCopies * kOutputTiles * 32;
+__device__ __forceinline__ int FnPiece(int step, int copies, int tile, int part) {
+  return (((step * (kCopies / 2) + copies) * kOutputTiles + tile) * kParts + part) * 32;
+}
 struct FnValues {
   float v[8];
 
@@ -137,7 +102,12 @@ struct FnValues {
         pairs[j] = Pack(v[2 * j], v[2 * j + 1]);
         v[2 * j] -= LowHalf(pairs[j]), v[2 * j + 1] -= HighHalf(pairs[j]);
       }
-      to[(i / 32 * kParts + part) * 32 + i % 32] = {pairs[0], pairs[1], pairs[2], pairs[3]};
+      const int copy = i / 32 / kOutputTiles, tile = i / 32 % kOutputTiles;
+#pragma unroll
+      for (int step = 0; step < 2; ++step) {
+        uint4* piece = to + FnPiece(step, copy / 2, tile, part) + i % 32;
+        reinterpret_cast<uint2*>(piece)[copy % 2] = {pairs[2 * step], pairs[2 * step + 1]};
+      }
     }
   }
 };
@@ -148,26 +118,25 @@ struct Products {
   float coefficients[kOutputTiles][4], squares[2][4];
 };
 
-// Adds the products of the chunk's matrix `fn`, as FnValues::Place leaves it.
-__device__ __forceinline__ void Multiply(Products& sums, const uint4* fn, const Operands& h) {
+// Adds the products of a step with the chunk's matrix `fn`, as FnValues::Place leaves it.
+__device__ __forceinline__ void Multiply(Products& sums, const uint4* fn, int step, const StepOperands& h) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
-  for (int c = 0; c < kCopies; ++c) {
-#pragma unroll
-    for (int step = 0; step < 2; ++step) {
-      const std::uint32_t(&a)[4] = h.a[c][step];
-      ptx::Mma16x8x16(sums.squares[0], a, a[0], a[2]);
-      ptx::Mma16x8x16(sums.squares[1], a, a[1], a[3]);
-    }
+  for (int pair = 0; pair < kCopies / 2; ++pair) {
+    const std::uint32_t(&first)[4] = h.a[2 * pair], (&second)[4] = h.a[2 * pair + 1];
+    ptx::Mma16x8x16(sums.squares[0], first, first[0], first[2]);
+    ptx::Mma16x8x16(sums.squares[1], first, first[1], first[3]);
+    ptx::Mma16x8x16(sums.squares[0], second, second[0], second[2]);
+    ptx::Mma16x8x16(sums.squares[1], second, second[1], second[3]);
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       uint4 b[kOutputTiles];
 #pragma unroll
-      for (int n = 0; n < kOutputTiles; ++n) b[n] = fn[((c * kOutputTiles + n) * kParts + part) * 32 + lane];
+      for (int n = 0; n < kOutputTiles; ++n) b[n] = fn[FnPiece(step, pair, n, part) + lane];
 #pragma unroll
-      for (int n = 0; n < kOutputTiles; ++n) ptx::Mma16x8x16(sums.coefficients[n], h.a[c][0], b[n].x, b[n].y);
+      for (int n = 0; n < kOutputTiles; ++n) ptx::Mma16x8x16(sums.coefficients[n], first, b[n].x, b[n].y);
 #pragma unroll
-      for (int n = 0; n < kOutputTiles; ++n) ptx::Mma16x8x16(sums.coefficients[n], h.a[c][1], b[n].z, b[n].w);
+      for (int n = 0; n < kOutputTiles; ++n) ptx::Mma16x8x16(sums.coefficients[n], second, b[n].z, b[n].w);
     }
   }
 }
@@ -246,7 +215,7 @@ struct Site {
 
 // Coefficients of row t from its sums, by one thread.
 __device__ __forceinline__ void WriteCoefficients(const MhcBoundaryArgs& args, const Site& site, std::int64_t t,
-                                                  const float* sums) {
+                                                  const float* sums, int iterations, bool writes) {
   const float r = InverseRms(sums[kSquaresOfH], 1.0f / static_cast<float>(args.dim * kCopies), args.norm_eps);
   const auto mixed = [&](int i, int scale) {
     return __fmaf_rn(__fmul_rn(sums[i], r), site.scale[scale], site.base[i]);
@@ -259,7 +228,8 @@ __device__ __forceinline__ void WriteCoefficients(const MhcBoundaryArgs& args, c
 #pragma unroll
     for (int k = 0; k < kCopies; ++k) m[i][k] = mixed((2 + i) * kCopies + k, 2);
   }
-  Sinkhorn(m, args.sinkhorn_iters, args.hc_eps);
+  Sinkhorn(m, iterations, args.hc_eps);
+  if (!writes) return;
   Write4(args.pre_out + t * kCopies, pre);
   Write4(args.post_out + t * kCopies, post);
 #pragma unroll

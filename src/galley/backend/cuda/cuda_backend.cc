@@ -351,7 +351,8 @@ void CudaBackend::MhcBoundary(const MhcBoundaryArgs& args) {
   if (!Require(args.copies == cuda::kCopies, "this number of residual copies", args.copies)) return;
   if (!Require(args.dim % 32 == 0, "hidden values whose number is no multiple of 32", args.dim)) return;
   Run("MhcBoundary", [&] {
-    auto* sums = Take<std::byte>(ScratchUse::kPartials, static_cast<std::int64_t>(cuda::MhcScratchBytes(args.rows, args.dim)));
+    auto* sums =
+        Take<std::byte>(ScratchUse::kPartials, static_cast<std::int64_t>(cuda::MhcScratchBytes(args.rows, args.dim)));
     if (error_) return;
     const cuda::MhcForm form = !TakesWarpgroups()                        ? cuda::MhcForm::kChunks
                                : options_.linears == ProductForm::kSplit ? cuda::MhcForm::kClusters

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * 32;
 constexpr int kPerLane = 16, kExpertsMax = kPerLane * 32;  // experts whose keys the choosing warp holds
-constexpr int kRowsMax = 64;  // so that the blocks of threads that finish rows are few
+constexpr int kRowsMax = 64;                               // so that the blocks of threads that finish rows are few
 constexpr int kK = kBlockK<WeightFormat::kBF16>;
 
 struct Scratch {
@@ -95,8 +95,8 @@ struct Lane {
   }
 };
 
-// Up to 8 rows of x are multiplied with 8 rows of the gate, more with 16: fewer bytes of the gate a block of threads, or
-// fewer of x. The operands change places then, which sums do not notice.
+// Up to 8 rows of x are multiplied with 8 rows of the gate, more with 16: fewer bytes of the gate a block of threads,
+// or fewer of x. The operands change places then, which sums do not notice.
 template <bool Few>
 __global__ void __launch_bounds__(kThreads, 1) GateKernel(RouteArgs args, Scratch scratch, int splits) {
   constexpr int kExperts = Few ? 8 : 16, kRows = Few ? 8 : 16, kColumns = Few ? 1 : 2, kAhead = Few ? 20 : 10;
@@ -182,10 +182,10 @@ void GateAndSelect(const RouteArgs& args, float* logits, std::uint32_t* arrivals
   if (rows == 0) return;
   const bool few = rows <= 8;
   const int tile = few ? 8 : 16;
-  LaunchKernel(few ? GateKernel<true> : GateKernel<false>,
-               dim3(static_cast<unsigned>((args.gate.rows + tile - 1) / tile),
-                    static_cast<unsigned>((rows + tile - 1) / tile)),
-               kThreads, 0, stream, args, Scratch{logits, arrivals}, SplitsOf(args.gate.cols));
+  LaunchKernel(
+      few ? GateKernel<true> : GateKernel<false>,
+      dim3(static_cast<unsigned>((args.gate.rows + tile - 1) / tile), static_cast<unsigned>((rows + tile - 1) / tile)),
+      kThreads, 0, stream, args, Scratch{logits, arrivals}, SplitsOf(args.gate.cols));
 }
 
 }  // namespace galley::backend::cuda

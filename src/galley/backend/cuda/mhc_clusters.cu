@@ -29,7 +29,7 @@ struct Shared {
   Received received[2];
   Mixing mixing[2][kTileRows];  // of this tile and of the next one
   float inverse_rms[2][kTileRows];
-  float totals[kBatch][kSums];   // of this block's rows, until there are enough of them
+  float totals[kBatch][kSums];  // of this block's rows, until there are enough of them
   Site site;
   std::uint64_t arrived[2];  // barriers: what was received is there
 
@@ -40,7 +40,9 @@ struct Shared {
     for (int c = 0; c < kMixers; ++c) sum += chunks[stage][c][row][output];
     return sum;
   }
-  [[nodiscard]] __device__ std::uint32_t Arrived(int stage) const { return ptx::SharedAddress(&arrived[stage]); }
+  [[nodiscard]] __device__ std::uint32_t Arrived(int stage) const {
+    return ptx::SharedAddress(&arrived[stage]);
+  }
 };
 
 struct Place {
@@ -224,8 +226,8 @@ class Mixer {
     if (t >= args_.rows) return;
 #pragma unroll
     for (int c = 0; c < kCopies; ++c) {
-      *reinterpret_cast<uint4*>(args_.h + (t * kCopies + c) * args_.dim + d_) = {
-          v[0].a[c][half], v[0].a[c][half + 2], v[1].a[c][half], v[1].a[c][half + 2]};
+      *reinterpret_cast<uint4*>(args_.h + (t * kCopies + c) * args_.dim + d_) = {v[0].a[c][half], v[0].a[c][half + 2],
+                                                                                 v[1].a[c][half], v[1].a[c][half + 2]};
     }
   }
   // Adds the block's chunks, in ascending order, and sends the sums to the blocks that finish the rows.

@@ -13,7 +13,7 @@
 namespace galley::backend::cuda {
 
 constexpr int kChunk = 32, kSliceChunks = 10, kTileRows = 16;
-constexpr int kCoefficients = kCopies * (kCopies + 2);                // of a row
+constexpr int kCoefficients = kCopies * (kCopies + 2);                       // of a row
 constexpr int kSquaresOfH = kCoefficients, kSquaresOfX = kCoefficients + 1;  // sums behind the coefficients'
 constexpr int kSums = kCoefficients + 2;
 constexpr int kOutputTiles = kCoefficients / 8, kParts = 3;  // of a product, and bf16 values of one of fp32
@@ -153,7 +153,8 @@ __device__ __forceinline__ void StoreSums(float* to, const Products& products, i
                                                          products.coefficients[n][half * 2 + 1]};
   }
   const float* squares = products.squares[half] + half * 2;  // of the row with rows 2 quad, 2 quad + 1 of its half
-  if (quad == row / 2) *reinterpret_cast<float2*>(to + kSquaresOfH) = {row % 2 == 0 ? squares[0] : squares[1], x_square};
+  if (quad == row / 2)
+    *reinterpret_cast<float2*>(to + kSquaresOfH) = {row % 2 == 0 ? squares[0] : squares[1], x_square};
 }
 
 // The next two are within a few units in the last place.

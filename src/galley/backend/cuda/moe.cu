@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixture of experts (2.9) in four or five launches: pairs (row, expert) grouped by expert and cut into tiles; w1 and w3 with
-// SwiGLU, routing weight and the quantiser of the next product; w2; the sum over experts in ascending id, then shared.
-// The shared expert is one more expert that every row has chosen. A pair's values do not depend on its tile.
+// Mixture of experts (2.9) in four or five launches: pairs (row, expert) grouped by expert and cut into tiles; w1 and
+// w3 with SwiGLU, routing weight and the quantiser of the next product; w2; the sum over experts in ascending id, then
+// shared. The shared expert is one more expert that every row has chosen. A pair's values do not depend on its tile.
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/moe_work.h"

@@ -60,14 +60,13 @@ struct NormRow {
   }
 };
 
-// `real`: otherwise nothing is written.
 __device__ __forceinline__ void FinishRow(const MhcBoundaryArgs& args, const Scratch& scratch, std::int64_t t,
-                                          Shared& shared, bool real) {
+                                          Shared& shared) {
   const int tid = static_cast<int>(threadIdx.x), pieces = args.dim / 8;
   const bool norms = args.norm != nullptr && args.x != nullptr && tid >= 32;
   BFloat16* x = norms ? args.x + t * args.dim : nullptr;
   NormRow held;
-  if (norms && real) held.Read(x, args.norm, pieces, tid - 32);
+  if (norms) held.Read(x, args.norm, pieces, tid - 32);
   const float* sums = scratch.sums + t * scratch.chunks * kSums;
   const int slices = (scratch.chunks + kSliceChunks - 1) / kSliceChunks;
   __syncthreads();
@@ -80,7 +79,7 @@ __device__ __forceinline__ void FinishRow(const MhcBoundaryArgs& args, const Scr
       const int i = base + r * kThreads, first = i / kSums * kSliceChunks;
 #pragma unroll
       for (int c = 0; c < kSliceChunks; ++c) {
-        value[r][c] = real && first + c < scratch.chunks ? __ldcg(sums + (first + c) * kSums + i % kSums) : 0.0f;
+        value[r][c] = first + c < scratch.chunks ? __ldcg(sums + (first + c) * kSums + i % kSums) : 0.0f;
       }
     }
 #pragma unroll
@@ -100,22 +99,20 @@ __device__ __forceinline__ void FinishRow(const MhcBoundaryArgs& args, const Scr
   }
   __syncthreads();
   if (args.fn != nullptr && tid == 0) {
-    WriteCoefficients(args, shared.site, t, shared.totals, real ? args.sinkhorn_iters : 1, real);
+    WriteCoefficients(args, shared.site, t, shared.totals);
   }
   if (!norms) return;
   const float r = InverseRms(shared.totals[kSquaresOfX], 1.0f / static_cast<float>(args.dim), args.norm_eps);
-  if (real) held.Write(x, args.norm, pieces, tid - 32, r);
+  held.Write(x, args.norm, pieces, tid - 32, r);
 }
 
 // The last blocks of a group of rows to arrive finish one row after the other each.
-__device__ __forceinline__ void FinishRows(const MhcBoundaryArgs& args, const Scratch& scratch, Shared& shared,
-                                           bool real) {
+__device__ __forceinline__ void FinishRows(const MhcBoundaryArgs& args, const Scratch& scratch, Shared& shared) {
   const int group = static_cast<int>(blockIdx.y), first = group * kBlockRows;
-  const int rows = real ? min(args.rows - first, kBlockRows) : 1, finishers = min(rows, scratch.finishers);
-  int row = 0;
-  if (real) row = ArriveInGroup(scratch.arrivals, group, static_cast<int>(gridDim.x), finishers, shared.number);
+  const int rows = min(args.rows - first, kBlockRows), finishers = min(rows, scratch.finishers);
+  const int number = ArriveInGroup(scratch.arrivals, group, static_cast<int>(gridDim.x), finishers, shared.number);
 #pragma unroll 1
-  for (; row >= 0 && row < rows; row += finishers) FinishRow(args, scratch, first + row, shared, real);
+  for (int row = number; row >= 0 && row < rows; row += finishers) FinishRow(args, scratch, first + row, shared);
 }
 
 // A step's values of row `t`, from column `d` on.
@@ -208,20 +205,9 @@ __global__ void __launch_bounds__(kThreads, 1) ChunkKernel(MhcBoundaryArgs args,
   const std::int64_t t0 = static_cast<std::int64_t>(blockIdx.y) * kBlockRows + warp / kBlockChunks * kTileRows;
   const int rows = static_cast<int>(min(args.rows - t0, static_cast<std::int64_t>(kTileRows)));
   const bool works = rows > 0 && chunk * kChunk < args.dim, finishes = args.fn != nullptr || args.norm != nullptr;
-#if MHC_REHEARSE
-  const int turns = 2;
-#else
-  const int turns = 1;
-#endif
-  // A first turn without rows brings the instructions that follow, while the previous kernel still runs.
-#pragma unroll 1
-  for (int turn = 2 - turns; turn < 2; ++turn) {
-    const bool real = turn == 1;
-    if (real) ptx::WaitForPreviousKernel();
-    if (works) WorkOffChunk(args, scratch, shared.fn[warp % kBlockChunks], t0, chunk, real ? rows : 0);
-    if (!finishes) continue;
-    FinishRows(args, scratch, shared, real);
-  }
+  ptx::WaitForPreviousKernel();
+  if (works) WorkOffChunk(args, scratch, shared.fn[warp % kBlockChunks], t0, chunk, rows);
+  if (finishes) FinishRows(args, scratch, shared);
 }
 
 // `args` from row `first` on, `count` of them.

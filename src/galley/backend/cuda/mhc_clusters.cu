@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kBlocks = 16;  // of a cluster
 constexpr int kMixers = kSliceChunks, kMixThreads = 32 * kMixers, kThreads = kMixThreads + 32;
-constexpr int kRowsMin = 512;  // below, the other kernel is faster
+constexpr int kRowsMin = 65;  // below, the other kernel is faster
 constexpr int kMixingPieces = sizeof(Mixing) / 16;
 constexpr int kAllThreads = 1;  // their barrier
 constexpr int kBatch = 32;      // rows of which a warp makes the coefficients at once
@@ -121,9 +121,7 @@ class Finisher {
   __device__ __forceinline__ void Coefficients(int first, int count) {
     const std::int64_t t =
         (place_.tile + static_cast<std::int64_t>(first + lane_) * place_.step) * kTileRows + place_.slice;
-    if (lane_ < count && t < args_.rows) {
-      WriteCoefficients(args_, shared_.site, t, shared_.totals[lane_], args_.sinkhorn_iters, true);
-    }
+    if (lane_ < count && t < args_.rows) WriteCoefficients(args_, shared_.site, t, shared_.totals[lane_]);
     __syncwarp();
   }
 

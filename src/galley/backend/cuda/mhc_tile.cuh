@@ -216,7 +216,7 @@ struct Site {
 
 // Coefficients of row t from its sums, by one thread.
 __device__ __forceinline__ void WriteCoefficients(const MhcBoundaryArgs& args, const Site& site, std::int64_t t,
-                                                  const float* sums, int iterations, bool writes) {
+                                                  const float* sums) {
   const float r = InverseRms(sums[kSquaresOfH], 1.0f / static_cast<float>(args.dim * kCopies), args.norm_eps);
   const auto mixed = [&](int i, int scale) {
     return __fmaf_rn(__fmul_rn(sums[i], r), site.scale[scale], site.base[i]);
@@ -229,8 +229,7 @@ __device__ __forceinline__ void WriteCoefficients(const MhcBoundaryArgs& args, c
 #pragma unroll
     for (int k = 0; k < kCopies; ++k) m[i][k] = mixed((2 + i) * kCopies + k, 2);
   }
-  Sinkhorn(m, iterations, args.hc_eps);
-  if (!writes) return;
+  Sinkhorn(m, args.sinkhorn_iters, args.hc_eps);
   Write4(args.pre_out + t * kCopies, pre);
   Write4(args.post_out + t * kCopies, post);
 #pragma unroll

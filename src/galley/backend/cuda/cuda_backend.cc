@@ -27,7 +27,7 @@ using cuda::ScratchUse;
 
 constexpr std::size_t kScoreBytesMax = std::size_t{512} << 20;  // index scores kept at once
 constexpr int kExpertsMax = 1023, kChoicesMax = 32, kNgramMax = 16, kEngramLayersMax = 8;
-constexpr int kHeadDim = 512, kRopeMax = 128, kQueryRankMax = 8192;
+constexpr int kHeadDim = 512, kRopeMax = 128, kQueryRankMax = 8192, kMhcDimMax = 20480;
 // Queries of up to so many rows are rotated where they leave their product; of more a launch of its own is faster.
 constexpr int kRotatedByProductRowsMax = 16;
 // Products of so many rows that need no quantiser go to the narrow kernel.
@@ -423,7 +423,7 @@ void CudaBackend::EngramGather(const EngramGatherArgs& args) {
 
 void CudaBackend::MhcBoundary(const MhcBoundaryArgs& args) {
   if (!Require(args.copies == cuda::kCopies, "this number of residual copies", args.copies)) return;
-  if (!Require(args.dim % 32 == 0, "hidden values whose number is no multiple of 32", args.dim)) return;
+  if (!Require(args.dim % 32 == 0 && args.dim <= kMhcDimMax, "so many hidden values", args.dim)) return;
   Run("MhcBoundary", [&] {
     auto* sums =
         Take<std::byte>(ScratchUse::kPartials, static_cast<std::int64_t>(cuda::MhcScratchBytes(args.rows, args.dim)));

@@ -98,9 +98,7 @@ __device__ __forceinline__ void FinishRow(const MhcBoundaryArgs& args, const Scr
     shared.totals[tid] = sum;
   }
   __syncthreads();
-  if (args.fn != nullptr && tid == 0) {
-    WriteCoefficients(args, shared.site, t, shared.totals);
-  }
+  if (args.fn != nullptr && tid == 0) WriteCoefficients(args, shared.site, t, shared.totals);
   if (!norms) return;
   const float r = InverseRms(shared.totals[kSquaresOfX], 1.0f / static_cast<float>(args.dim), args.norm_eps);
   held.Write(x, args.norm, pieces, tid - 32, r);

@@ -33,6 +33,7 @@ struct StepOperands {
 struct Mixing {
   float comb[kCopies][kCopies], post[kCopies], pre[kCopies];
 };
+
 __device__ __forceinline__ void Read4(float (&to)[4], const float* from) {
   const float4 v = *reinterpret_cast<const float4*>(from);
   to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
@@ -40,6 +41,7 @@ __device__ __forceinline__ void Read4(float (&to)[4], const float* from) {
 __device__ __forceinline__ void Write4(float* to, const float (&v)[4]) {
   *reinterpret_cast<float4*>(to) = {v[0], v[1], v[2], v[3]};
 }
+
 // Multiplications and additions are named one by one, so that no kernel contracts them in its own way.
 __device__ __forceinline__ float MixedCopy(const Mixing& m, int to, const float (&v)[kCopies], float y) {
   float mixed = __fmul_rn(m.comb[0][to], v[0]);
@@ -47,6 +49,7 @@ __device__ __forceinline__ float MixedCopy(const Mixing& m, int to, const float 
   for (int c = 1; c < kCopies; ++c) mixed = __fmaf_rn(m.comb[c][to], v[c], mixed);
   return __fmaf_rn(m.post[to], y, mixed);
 }
+
 // Mixes y into the copies, leaves them in `to`, collapses them, and adds the squares of the collapsed values.
 __device__ __forceinline__ void Mix(const StepValues& v, const Mixing& m, bool expand, bool collapse, int half,
                                     StepOperands& to, std::uint32_t (&x)[2], float& square) {

@@ -27,7 +27,7 @@ using cuda::ScratchUse;
 
 constexpr std::size_t kScoreBytesMax = std::size_t{512} << 20;  // index scores kept at once
 constexpr int kExpertsMax = 1023, kChoicesMax = 32, kNgramMax = 16, kEngramLayersMax = 8;
-constexpr int kHeadDim = 512, kRopeMax = 128;
+constexpr int kHeadDim = 512, kRopeMax = 128, kMhcDimMax = 20480;
 // Queries of up to so many rows are rotated where they leave their product; of more a launch of its own is faster.
 constexpr int kRotatedByProductRowsMax = 16;
 // Products of so many rows that need no quantiser go to the narrow kernel.
@@ -39,11 +39,13 @@ std::size_t Bytes(std::int64_t count, std::size_t each) {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(cudaStream_t stream, bool warpgroup_products, const CudaOptions& options)
+  // `arrivals`: cuda::kArrivals counters.
+  CudaBackend(cudaStream_t stream, bool warpgroup_products, const CudaOptions& options, Buffer arrivals)
       : stream_(stream),
         wide_allowed_(warpgroup_products),
         options_(options),
         experts_(MakeSlots(options)),
+        arrivals_(std::move(arrivals)),
         graphs_(options.graphs && !CopiesChosenExperts(options)) {}
   ~CudaBackend() override {
     cudaStreamSynchronize(stream_);
@@ -283,6 +285,7 @@ class CudaBackend final : public Backend {
   io::WantedWeights wanted_;  // until FinishUploads, and where each of them goes
   std::vector<cuda::WeightPlace> places_;
   cuda::Scratch scratch_;
+  Buffer arrivals_;  // counters of ops, zero between them
   cuda::StepGraphs graphs_;
 };
 
@@ -420,10 +423,15 @@ void CudaBackend::EngramGather(const EngramGatherArgs& args) {
 
 void CudaBackend::MhcBoundary(const MhcBoundaryArgs& args) {
   if (!Require(args.copies == cuda::kCopies, "this number of residual copies", args.copies)) return;
+  if (!Require(args.dim % 32 == 0 && args.dim <= kMhcDimMax, "so many hidden values", args.dim)) return;
   Run("MhcBoundary", [&] {
-    auto* partials =
+    auto* sums =
         Take<std::byte>(ScratchUse::kPartials, static_cast<std::int64_t>(cuda::MhcScratchBytes(args.rows, args.dim)));
-    if (partials != nullptr) cuda::MhcBoundary(args, reinterpret_cast<float*>(partials), stream_);
+    if (error_) return;
+    const cuda::MhcForm form = !TakesWarpgroups()                        ? cuda::MhcForm::kChunks
+                               : options_.linears == ProductForm::kSplit ? cuda::MhcForm::kClusters
+                                                                         : cuda::MhcForm::kAuto;
+    cuda::MhcBoundary(args, {reinterpret_cast<float*>(sums), arrivals_.as<std::uint32_t>()}, form, stream_);
   });
 }
 
@@ -620,8 +628,10 @@ void CudaBackend::Route(const RouteArgs& args) {
   if (!Require(args.gate.rows <= kExpertsMax, "so many experts", args.gate.rows)) return;
   Run("Route", [&] {
     auto* logits = Take<float>(ScratchUse::kProduct, args.step.rows * args.gate.rows);
+    if (logits == nullptr) return;
+    if (cuda::TakesGate(args)) return cuda::GateAndSelect(args, logits, arrivals_.as<std::uint32_t>(), stream_);
     MultiplyPlain(args.gate, args.x, args.step.rows, logits, true);
-    if (logits != nullptr) cuda::RouteSelect(args, logits, stream_);
+    cuda::RouteSelect(args, logits, stream_);
   });
 }
 
@@ -649,16 +659,11 @@ void CudaBackend::Moe(const MoeArgs& args) {
       return;
     }
     scratch.experts = *table;
-    scratch.x = args.x;
     scratch.work = Take<std::byte>(ScratchUse::kExperts, static_cast<std::int64_t>(cuda::MoeWorkBytes(shape)));
+    if (shape.form == cuda::MoeForm::kStream) {
+      scratch.quantized = Take<BFloat16>(ScratchUse::kQuantized, std::int64_t{args.rows} * dim);
+    }
     if (error_) return;
-    if (shape.form != cuda::MoeForm::kStream) return cuda::Moe(args, shape, scratch, stream_);
-    auto* x = Take<BFloat16>(ScratchUse::kQuantized, std::int64_t{args.rows} * dim);
-    if (x == nullptr) return;
-    cuda::Reorder(
-        {.x = args.x, .rows = args.rows, .cols = dim, .quantize = true, .order = cuda::RowOrder::kPaired, .out = x},
-        stream_);
-    scratch.x = x;
     cuda::Moe(args, shape, scratch, stream_);
   });
 }
@@ -774,7 +779,10 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
   cudaStream_t stream = nullptr;
   if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   if (code != cudaSuccess) return Err(DeviceError(code, "opening the device"));
-  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(stream, major == 9 && minor == 0, options));
+  ASSIGN_OR_RETURN(Buffer arrivals,
+                   cuda::AllocateDevice(cuda::kArrivals * sizeof(std::uint32_t), "counters of ops", stream));
+  return std::unique_ptr<Backend>(
+      std::make_unique<CudaBackend>(stream, major == 9 && minor == 0, options, std::move(arrivals)));
 }
 
 std::uint64_t CudaMemoryBytes() {

@@ -145,10 +145,21 @@ void EngramRows(const EngramRowsArgs& args, cudaStream_t stream);
 void EngramGather(const EngramGatherArgs& args, cudaStream_t stream);
 void EngramMix(const EngramMixArgs& args, cudaStream_t stream);
 
-// mhc.cu
+// Counters by which blocks of threads of one launch wait for each other. Zero before a kernel that takes them, and
+// behind it.
+inline constexpr int kArrivals = 32;
+
+// mhc.cu and mhc_clusters.cu, the same bits
 inline constexpr int kCopies = 4;
+enum class MhcForm { kAuto, kChunks, kClusters };  // kClusters needs compute capability 9.0, as does kAuto
+struct MhcScratch {
+  float* sums = nullptr;              // MhcScratchBytes
+  std::uint32_t* arrivals = nullptr;  // [kArrivals]
+};
 [[nodiscard]] std::size_t MhcScratchBytes(int rows, int dim);
-void MhcBoundary(const MhcBoundaryArgs& args, float* scratch, cudaStream_t stream);
+void MhcBoundary(const MhcBoundaryArgs& args, const MhcScratch& scratch, MhcForm form, cudaStream_t stream);
+// False, and nothing is issued, for what that kernel does not take, or for few rows unless they are wanted.
+[[nodiscard]] bool MhcClusters(const MhcBoundaryArgs& args, bool few_rows, cudaStream_t stream);
 
 // attention_rows.cu
 
@@ -268,7 +279,7 @@ struct MoeShape {
 inline constexpr int kSlimExpertRowsMin = 9;
 struct MoeScratch {
   const ExpertPointers* experts = nullptr;  // [expert_count + 1], the shared one last
-  const BFloat16* x = nullptr;              // [T][D]; kStream: quantised and paired
+  BFloat16* quantized = nullptr;            // [T][D], kStream
   std::byte* work = nullptr;                // MoeWorkBytes
 };
 // `slim`: whether that form is wanted where the wide one is not.
@@ -278,6 +289,10 @@ void Moe(const MoeArgs& args, const MoeShape& shape, const MoeScratch& scratch, 
 
 // route.cu: `logits` [T][experts] fp32, of the gate.
 void RouteSelect(const RouteArgs& args, const float* logits, cudaStream_t stream);
+// gate.cu: the gate's product, with the bits of Product, and the choice in one launch; writes `logits` and takes
+// `arrivals` [kArrivals]. For what TakesGate says.
+[[nodiscard]] bool TakesGate(const RouteArgs& args);
+void GateAndSelect(const RouteArgs& args, float* logits, std::uint32_t* arrivals, cudaStream_t stream);
 
 // draft.cu
 // One step of the chain: tokens before row i of every block → embeddings, confidences and the joined rows.

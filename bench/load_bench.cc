@@ -129,13 +129,14 @@ double LoadToDevice(const std::vector<io::WeightFile>& files) {
   const auto seconds = [&]() -> Result<double> {
     ASSIGN_OR_RETURN(const std::unique_ptr<backend::Backend> device, backend::MakeCudaBackend({}));
     device->UseFiles(files, {});
+    constexpr auto use = backend::MatrixUse::kEveryStep;
     for (const TensorView& tensor : ExpertTensors(files)) {
       const bool matrix = tensor.shape.size() == 2;
       // Every matrix of experts has 32 values, 16 bytes, to a scale.
       const auto placed = !matrix ? device->Upload(tensor)
                           : tensor.dtype == DType::kI8
-                              ? device->UploadMatrix(tensor)
-                              : device->UploadScales(tensor, {DType::kI8, {tensor.dim(0), tensor.dim(1) * 16}});
+                              ? device->UploadMatrix(tensor, use)
+                              : device->UploadScales(tensor, {DType::kI8, {tensor.dim(0), tensor.dim(1) * 16}}, use);
       if (!placed) return Err(placed.error());
     }
     RETURN_IF_ERROR(device->Synchronize());

@@ -255,7 +255,7 @@ std::vector<Op> Layer::Ops(int rows) {
   const auto size = [](const Weight& w) { return static_cast<double>(w.rows * w.cols); };
   const auto bytes = [](std::initializer_list<const Weight*> list) {
     double sum = 0;
-    for (const Weight* w : list) sum += static_cast<double>(backend::cpu::BytesOf(*w));
+    for (const Weight* w : list) sum += static_cast<double>(backend::BytesOf(*w));
     return sum;
   };
   const double t = rows;
@@ -334,11 +334,11 @@ std::vector<Op> Layer::Ops(int rows) {
                                .experts = route_.data(),
                                .weights = routed_.data()});
                  }});
-  ops.push_back({"experts",
-                 touched * static_cast<double>(backend::cpu::BytesOf(experts_[0])) +
-                     static_cast<double>(backend::cpu::BytesOf(d.shared)),
-                 2 * t * 3 * s_.inter * s_.dim, 2 * t * s_.topk * 3 * s_.inter * s_.dim,
-                 [=, this](int run) { Moe(run * s_.topk, rows, dense(run).shared); }});
+  ops.push_back(
+      {"experts",
+       touched * static_cast<double>(backend::BytesOf(experts_[0])) + static_cast<double>(backend::BytesOf(d.shared)),
+       2 * t * 3 * s_.inter * s_.dim, 2 * t * s_.topk * 3 * s_.inter * s_.dim,
+       [=, this](int run) { Moe(run * s_.topk, rows, dense(run).shared); }});
   return ops;
 }
 
@@ -358,8 +358,7 @@ void Layer::Moe(int first, int rows, const backend::ExpertWeights& shared) {
 }
 
 Op Layer::Fp4Experts() {
-  return {"experts, MXFP4", (s_.topk + 1) * static_cast<double>(backend::cpu::BytesOf(experts_[0])), 0, 0,
-          [this](int run) {
+  return {"experts, MXFP4", (s_.topk + 1) * static_cast<double>(backend::BytesOf(experts_[0])), 0, 0, [this](int run) {
             const int first = run * (s_.topk + 1);
             Moe(first, 1, experts_[static_cast<std::size_t>((first + s_.topk) % s_.experts)]);
           }};

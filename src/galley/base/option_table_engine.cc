@@ -48,7 +48,7 @@ constexpr Spec kEngine[] = {
      .commands = "plan bench serve",
      .value_name = "BYTES",
      .initial = "0",
-     .help = "Memory that the plan may take, as 96GiB; 0 takes what the process may use."},
+     .help = "Memory that the plan may take, as 96GiB, with a GPU main memory; 0 takes what the process may use."},
     {.name = "replay",
      .type = Type::kEnum,
      .commands = "bench serve",
@@ -84,8 +84,9 @@ constexpr Spec kBench[] = {
     {.name = "only",
      .type = Type::kList,
      .value_name = "PART",
-     .help = "Measure this part only. kernels: layer, moe, dense, attention, mhc, index. layers on the cpu: decode, "
-             "prefill, moe (experts of one row, all MXFP4)."},
+     .help = "Measure this part only. kernels: layer, moe, dense, attention, mhc, head, index, or placement alone "
+             "(experts that lie elsewhere than on the GPU). layers on the cpu: decode, prefill, moe (experts of one "
+             "row, all MXFP4)."},
     {.name = "prefill-rows",
      .type = Type::kInt,
      .value_name = "N",

@@ -13,14 +13,15 @@
 
 namespace galley::backend::cuda {
 
-// matmul.cu, wide_matmul.cu and bulk_matmul.cu
+// matmul.cu, wide_matmul.cu, bulk_matmul.cu and bulk_split.cu
 
 // Orders in which the kernels want the values of a row of x.
 enum class RowOrder {
   kNatural,
-  kPaired,  // numbers.cuh; narrow products of quantised weights
-  kSlots,   // wide_dot.cuh; wide products, by weight format
-  kPacked,  // packed_rows.h, in tiles of BulkTileRows; FP8 weights
+  kPaired,    // numbers.cuh; narrow products of quantised weights
+  kSlots,     // wide_dot.cuh; wide products, by weight format
+  kPacked,    // packed_rows.h; weights that TakesBulkProduct
+  kUnpacked,  // natural, for split products that pack their part of x themselves (TakesUnpacked)
 };
 
 // out[t][r] = sum over k of w[r][k] x[t][k] in fp32, then rounded to bf16 or kept.
@@ -30,37 +31,70 @@ struct ProductArgs {
   const BFloat16* x = nullptr;
   std::int64_t x_stride = 0;  // elements from row to row
   RowOrder order = RowOrder::kNatural;
-  bool split = false;  // the order is kSlots or kPacked
+  int tile_rows = 0;      // kPacked and kUnpacked: BulkTileRows
+  bool split = false;     // the order is kSlots, kPacked or kUnpacked
+  bool quantize = false;  // kUnpacked: FP8 fake quantisation in groups of 32 comes before the product
   // Weight rows in groups of this many read x from `group_stride` elements further on; 0: one group.
   std::int64_t group_rows = 0, group_stride = 0;
   void* out = nullptr;
   bool float_out = false;
   std::int64_t out_stride = 0;  // elements
+
+  // Not 0: out is the x of a product of FP8 weights with as many columns as `weight` has rows, a multiple of 64,
+  // quantised and packed in such tiles. Of quantised weights and all orders but kSlots.
+  int out_tile_rows = 0;
+
+  // What follows only products of kPacked or kUnpacked rows with FP8 weights can do.
+
+  // A second product of the same x; its matrix has as many columns, `also_out` its own rows as stride.
+  Weight also = {};
+  void* also_out = nullptr;
+  // The last `rotated` (a multiple of 8) outputs of every `head_dim`, rounded to bf16, are turned in pairs by angles
+  // [rows][rotated / 2].
+  const float2* angles = nullptr;
+  int head_dim = 0, rotated = 0;
 };
 void Product(const ProductArgs& args, cudaStream_t stream);  // wide when the order is kSlots
 void WideProduct(const ProductArgs& args, cudaStream_t stream);
-// split_matmul.cu and bulk_matmul.cu: x in slots or packed; compute capability 9.0, and TakesSplitProduct holds.
+// split_matmul.cu: x in slots; compute capability 9.0, and TakesSplitProduct holds.
 void SplitProduct(const ProductArgs& args, cudaStream_t stream);
 [[nodiscard]] bool TakesSplitProduct(const Weight& weight, std::int64_t group_rows);
 // Products of more rows of x are never split.
 inline constexpr int kSplitRowsMax = 256;
-// bulk_matmul.cu: x packed; compute capability 9.0, and TakesBulkProduct holds. With `split`, parts of K are blocks of
-// threads.
+// x packed, or packed by the product; compute capability 9.0, and TakesBulkProduct holds. bulk_split.cu with `split`
+// and FP8 weights: parts of K are blocks of threads. bulk_matmul.cu otherwise.
 void BulkProduct(const ProductArgs& args, cudaStream_t stream);
+void BulkSplitProduct(const ProductArgs& args, cudaStream_t stream);
 [[nodiscard]] bool TakesBulkProduct(const Weight& weight, std::int64_t group_rows);
-// Rows of x in a tile.
-[[nodiscard]] constexpr int BulkTileRows(int rows) {
-  return rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
+// Whether the split form takes x unpacked: few rows, whose part then lies beside the stages.
+[[nodiscard]] bool TakesUnpacked(const Weight& weight, int rows);
+// Rows of x in a tile: at least a warpgroup product's columns, and as many as registers take where there are many rows,
+// because shared memory, through which codes and x go once a tile, is what limits such products. Between, what ends
+// sooner on the multiprocessors of an H200.
+inline constexpr int kWideTileRowsMin = 1024;
+[[nodiscard]] constexpr int BulkTileRows(const Weight& weight, int rows, bool split) {
+  if (rows <= 64) return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+  if (split) return 128;
+  if (rows > kWideTileRowsMin) return 192;
+  constexpr std::int64_t kMultiprocessors = 132;
+  const auto time = [&](int tile_rows) {
+    const std::int64_t tiles = (weight.rows + 127) / 128 * ((rows + tile_rows - 1) / tile_rows);
+    return (tiles + kMultiprocessors - 1) / kMultiprocessors * tile_rows;
+  };
+  return time(96) < time(128) ? 96 : 128;
 }
 // Products that are split though rows of x would allow another form, by shape alone; all forms give equal bits.
 // bf16: 1 … kSplitAlwaysRows rows always, but for narrow matrices, whose few clusters leave the device idle; more where
-// the plain wide grid, 128 rows of weights a block of threads, is smaller than the device. FP8: where tiles of all of K
-// are too few.
+// the plain wide grid, 128 rows of weights a block of threads, is smaller than the device. FP8: 1 … kSplitAlwaysRows
+// rows, whose products need more warps on a multiprocessor than two warpgroups, and where tiles of all of K are too
+// few.
 inline constexpr int kSplitAlwaysRows = 16;
 inline constexpr std::int64_t kSplitBFloat16RowsMin = 1024, kPlainTilesMin = 128, kWholeTilesMin = 80;
 [[nodiscard]] constexpr bool SplitPays(const Weight& weight, int rows) {
   const std::int64_t tiles = (weight.rows + 127) / 128;
-  if (weight.format == WeightFormat::kFp8Block32) return tiles * ((rows + 127) / 128) < kWholeTilesMin;
+  if (weight.format == WeightFormat::kFp8Block32) {
+    return rows <= kSplitAlwaysRows || tiles * ((rows + 127) / 128) < kWholeTilesMin;
+  }
   if (weight.format == WeightFormat::kBF16 && weight.rows < kSplitBFloat16RowsMin) return false;
   return rows <= kSplitAlwaysRows || tiles < kPlainTilesMin;
 }
@@ -107,13 +141,25 @@ void NormRows(const BFloat16* x, const std::int32_t* rows, int count, int dim, c
 
 // engram.cu
 void EngramRows(const EngramRowsArgs& args, cudaStream_t stream);
+// Without row numbers: of the table's first rows, in their order.
 void EngramGather(const EngramGatherArgs& args, cudaStream_t stream);
 void EngramMix(const EngramMixArgs& args, cudaStream_t stream);
 
-// mhc.cu
+// Counters by which blocks of threads of one launch wait for each other. Zero before a kernel that takes them, and
+// behind it.
+inline constexpr int kArrivals = 32;
+
+// mhc.cu and mhc_clusters.cu, the same bits
 inline constexpr int kCopies = 4;
+enum class MhcForm { kAuto, kChunks, kClusters };  // kClusters needs compute capability 9.0, as does kAuto
+struct MhcScratch {
+  float* sums = nullptr;              // MhcScratchBytes
+  std::uint32_t* arrivals = nullptr;  // [kArrivals]
+};
 [[nodiscard]] std::size_t MhcScratchBytes(int rows, int dim);
-void MhcBoundary(const MhcBoundaryArgs& args, float* scratch, cudaStream_t stream);
+void MhcBoundary(const MhcBoundaryArgs& args, const MhcScratch& scratch, MhcForm form, cudaStream_t stream);
+// False, and nothing is issued, for what that kernel does not take, or for few rows unless they are wanted.
+[[nodiscard]] bool MhcClusters(const MhcBoundaryArgs& args, bool few_rows, cudaStream_t stream);
 
 // attention_rows.cu
 
@@ -129,8 +175,26 @@ struct WindowRecordArgs {
   const Ring* ring = nullptr;  // host
 };
 void WindowRecords(const WindowRecordArgs& args, cudaStream_t stream);
-// Rotates the last values of every head of q [T][heads][head_dim] in place.
-void RotateHeads(const StepView& step, BFloat16* q, int heads, int head_dim, const Rope& rope, cudaStream_t stream);
+// The same beside what lies between the products of queries: qr [T][rank] = RMS(low), and when `quantized` is given qr
+// quantised in an order for products of FP8 weights (kPaired, kSlots or kPacked), and in `angles` [T][rope.dims / 2]
+// cosine and sine of every row's rotation.
+inline constexpr int kQueryRankMax = 2048;
+struct QueryRowArgs {
+  WindowRecordArgs window;
+  const BFloat16* low = nullptr;
+  const BFloat16* norm = nullptr;
+  int rank = 0;
+  BFloat16* qr = nullptr;
+  BFloat16* quantized = nullptr;
+  RowOrder order = RowOrder::kPacked;
+  int tile_rows = 0;  // kPacked
+  float2* angles = nullptr;
+};
+void QueryRows(const QueryRowArgs& args, cudaStream_t stream);
+// Turns the last `rotated` values of every head of q [rows][heads][head_dim] in place, by angles [rows][rotated / 2]
+// (QueryRows).
+void RotateHeads(const float2* angles, BFloat16* q, int rows, int heads, int head_dim, int rotated,
+                 cudaStream_t stream);
 
 // attention.cu
 // `warpgroups`: whether the device has compute capability 9.0, where models with many heads take attention_heads.cu.
@@ -147,36 +211,48 @@ struct CompressScratch {
 void CompressLatents(const CompressArgs& args, const CompressScratch& scratch, cudaStream_t stream);
 void CompressKeys(const CompressArgs& args, const CompressScratch& scratch, cudaStream_t stream);
 
-// index_select.cu
+// index_select.cu and index_scores.cu
 inline constexpr int kIndexDim = 128;
+// Entries whose best score is kept beside the scores: a candidate block.
+inline constexpr int kScoreGroup = 8;
+// Heads of a packed query, those beyond the model's being zero.
+[[nodiscard]] constexpr int PaddedIndexHeads(int heads) {
+  return heads <= 32 ? 32 : 64;
+}
 struct IndexScratch {
-  BFloat16* query = nullptr;             // [T][heads][128] of wq_b, becomes the quantised query in paired order
+  const BFloat16* raw_query = nullptr;   // [T][heads][128] of wq_b
   const BFloat16* raw_weight = nullptr;  // [T][heads] of weights_proj
-  float* weight = nullptr;               // [T][heads]
-  float* scores = nullptr;               // [rows_at_once][score_stride]
-  float* block_scores = nullptr;         // [rows_at_once][block_stride]
-  std::int64_t score_stride = 0, block_stride = 0;
-  std::int32_t* counts = nullptr;  // [2][rows_at_once]
-  int rows_at_once = 0;
+  BFloat16* query = nullptr;             // [T][16][padded heads][8], in the order of the product
+  float* weight = nullptr;               // [T][padded heads]
+  std::int32_t* counts = nullptr;        // [T], scores of the row
+  float* scores = nullptr;               // [rows at once][score_stride]
+  float* best = nullptr;                 // [rows at once][best_stride], of every kScoreGroup scores
+  std::int64_t score_stride = 0, best_stride = 0;
 };
+// Queries, weights and counts of all rows.
 void IndexQueries(const IndexSelectArgs& args, const IndexScratch& scratch, cudaStream_t stream);
-// Scores and lists of rows [first, first + count).
-void IndexRows(const IndexSelectArgs& args, const IndexScratch& scratch, int first, int count, cudaStream_t stream);
+// Scores and lists of rows [first, first + rows).
+void IndexRows(const IndexSelectArgs& args, const IndexScratch& scratch, int first, int rows, cudaStream_t stream);
+void IndexScores(const IndexSelectArgs& args, const IndexScratch& scratch, int first, int rows, cudaStream_t stream);
 
 // top_k.cu
 
 // The `k` largest of the first counts[row] scores of every row, equal ones by lower index, as ascending indices padded
-// with -1. NaN must not occur; rows are 16-byte aligned, so the stride is a multiple of four.
+// with -1. NaN must not occur. Strides are multiples of kScoreGroup, rows 16-byte aligned.
 struct TopKArgs {
   int rows = 0;
   const float* scores = nullptr;
   std::int64_t stride = 0;
+  const float* best = nullptr;  // of every group of kScoreGroup scores
+  std::int64_t best_stride = 0;
   const std::int32_t* counts = nullptr;
   int k = 0;
   std::int32_t* out = nullptr;  // [rows][k]
-  // When given, index i stands for entry blocks[row][i / block_size] * block_size + i % block_size.
-  const std::int32_t* blocks = nullptr;
-  int blocks_per_row = 0, block_size = 1;
+  // When given, group g of the scores stands for group groups[row][g] of the entries that are listed.
+  const std::int32_t* groups = nullptr;
+  int groups_per_row = 0;
+  // When given, the groups_per_row best groups of a row, its last one always among them.
+  std::int32_t* group_out = nullptr;
 };
 void TopK(const TopKArgs& args, cudaStream_t stream);
 
@@ -202,7 +278,7 @@ struct MoeShape {
 inline constexpr int kSlimExpertRowsMin = 9;
 struct MoeScratch {
   const ExpertPointers* experts = nullptr;  // [expert_count + 1], the shared one last
-  const BFloat16* x = nullptr;              // [T][D]; kStream: quantised and paired
+  BFloat16* quantized = nullptr;            // [T][D], kStream
   std::byte* work = nullptr;                // MoeWorkBytes
 };
 // `slim`: whether that form is wanted where the wide one is not.
@@ -212,6 +288,10 @@ void Moe(const MoeArgs& args, const MoeShape& shape, const MoeScratch& scratch, 
 
 // route.cu: `logits` [T][experts] fp32, of the gate.
 void RouteSelect(const RouteArgs& args, const float* logits, cudaStream_t stream);
+// gate.cu: the gate's product, with the bits of Product, and the choice in one launch; writes `logits` and takes
+// `arrivals` [kArrivals]. For what TakesGate says.
+[[nodiscard]] bool TakesGate(const RouteArgs& args);
+void GateAndSelect(const RouteArgs& args, float* logits, std::uint32_t* arrivals, cudaStream_t stream);
 
 // draft.cu
 // One step of the chain: tokens before row i of every block → embeddings, confidences and the joined rows.

@@ -34,6 +34,10 @@ __device__ __forceinline__ void WaitPhase(std::uint32_t barrier, std::uint32_t p
                  : "memory");
   }
 }
+// Arrives when this thread's earlier CopyAsync16 have come.
+__device__ __forceinline__ void ArriveAfterCopies(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 // Copies `bytes`, a multiple of 16, between 16-byte aligned addresses; they count towards the barrier's phase.
 __device__ __forceinline__ void CopyBulk(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),

@@ -64,4 +64,16 @@ __device__ __forceinline__ float4 LoadFourOfBlock(const float* own, int rank) {
   return value;
 }
 
+// Stores a value where `own` is in block `rank` of the cluster. Its 4 bytes count towards the phase of that block's
+// barrier at `own_barrier`, behind which they can be read: no fence, which would wait for all other memory accesses
+// too.
+__device__ __forceinline__ void StoreToBlock(const float* own, float value, std::uint32_t own_barrier, int rank) {
+  std::uint32_t there, barrier;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(SharedAddress(own)), "r"(rank));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"(own_barrier), "r"(rank));
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(there),
+               "f"(value), "r"(barrier)
+               : "memory");
+}
+
 }  // namespace galley::backend::cuda::ptx

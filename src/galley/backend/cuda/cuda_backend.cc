@@ -585,13 +585,12 @@ void CudaBackend::IndexSelect(const IndexSelectArgs& args) {
 
 void CudaBackend::Attention(const AttentionArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
-  Run("Attention",
-      [&] { cuda::Attention(args, options_.linears != ProductForm::kStream, TakesWarpgroups(), stream_); });
+  Run("Attention", [&] { cuda::Attention(args, wide_allowed_, stream_); });
 }
 
 void CudaBackend::DraftAttention(const DraftAttentionArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
-  Run("DraftAttention", [&] { cuda::DraftAttention(args, stream_); });
+  Run("DraftAttention", [&] { cuda::DraftAttention(args, wide_allowed_, stream_); });
 }
 
 void CudaBackend::AttnOut(const AttnOutArgs& args) {

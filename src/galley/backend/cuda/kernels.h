@@ -197,10 +197,9 @@ void RotateHeads(const float2* angles, BFloat16* q, int rows, int heads, int hea
                  cudaStream_t stream);
 
 // attention.cu
-// `few_rows`: whether few rows may take larger blocks of threads. `warpgroups`: whether many rows of many heads may
-// take attention_heads.cu, which needs compute capability 9.0. All give the same bits.
-void Attention(const AttentionArgs& args, bool few_rows, bool warpgroups, cudaStream_t stream);
-void DraftAttention(const DraftAttentionArgs& args, cudaStream_t stream);
+// `warpgroups`: whether the device has compute capability 9.0, where models with many heads take attention_heads.cu.
+void Attention(const AttentionArgs& args, bool warpgroups, cudaStream_t stream);
+void DraftAttention(const DraftAttentionArgs& args, bool warpgroups, cudaStream_t stream);
 
 // compress.cu
 struct CompressScratch {

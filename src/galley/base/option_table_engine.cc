@@ -84,8 +84,9 @@ constexpr Spec kBench[] = {
     {.name = "only",
      .type = Type::kList,
      .value_name = "PART",
-     .help = "Measure this part only. kernels: layer, moe, dense, attention, mhc, index. layers on the cpu: decode, "
-             "prefill, moe (experts of one row, all MXFP4)."},
+     .help =
+         "Measure this part only. kernels: layer, moe, dense, attention, mhc, index, draw. layers on the cpu: decode, "
+         "prefill, moe (experts of one row, all MXFP4)."},
     {.name = "prefill-rows",
      .type = Type::kInt,
      .value_name = "N",

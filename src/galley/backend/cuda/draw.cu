@@ -69,11 +69,16 @@ __device__ void LoadSum(const Slice& slice, float* row, const float* bias, int v
 
 // The place of the row's largest logit; 0 when none is a number above minus infinity.
 __device__ __forceinline__ std::uint64_t Best(const Slice& slice, DrawShared& shared, std::uint64_t& word) {
-  std::uint64_t best = 0;
-  slice.ForTokens([&](int id, float logit) {
-    if (logit > -INFINITY) best = max(best, PlaceOf(logit, id));
+  float most = -INFINITY;
+  int at = -1;
+  slice.ForGroups([&](int id, const float(&logits)[4]) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      at = logits[j] > most ? id + j : at;
+      most = logits[j] > most ? logits[j] : most;
+    }
   });
-  return ClusterMax(best, shared, word);
+  return ClusterMax(at < 0 ? 0 : PlaceOf(most, at), shared, word);
 }
 
 __device__ __forceinline__ int DrawFrom(const Slice& slice, std::uint64_t best, const SampleParams& params,
@@ -87,17 +92,19 @@ __device__ __forceinline__ int DrawFrom(const Slice& slice, std::uint64_t best, 
 __device__ void Change(const Slice& slice, const DrawRow& row, const DrawLaunch& args, const float* logits) {
   const std::uint32_t* allowed = row.allowed < 0 ? nullptr : args.words + row.allowed;
   const std::uint32_t* repeated = row.repeated < 0 ? nullptr : args.words + row.repeated;
-  const auto change = [&](int id, float logit, const LogitChange& own) {
-    if (allowed != nullptr && (allowed[id / 32] >> (id % 32) & 1u) == 0) return -INFINITY;
-    const bool again = repeated != nullptr && (repeated[id / 32] >> (id % 32) & 1u) != 0;
-    return ChangedLogit(logit, again ? row.repetition : 1.0f, own);
-  };
+  const auto bits_at = [](const std::uint32_t* words, int id) { return words[id / 32] >> (id % 32); };
   if (allowed != nullptr || repeated != nullptr) {
-    slice.ForGroups([&](int id, const float4& group) {
+    slice.ForGroups([&](int id, const float(&own)[4]) {
       if (id >= args.vocab) return;
-      *reinterpret_cast<float4*>(slice.logits + (id - slice.begin)) = {
-          change(id, group.x, {}), change(id + 1, group.y, {}), change(id + 2, group.z, {}),
-          change(id + 3, group.w, {})};
+      const std::uint32_t may_come = allowed == nullptr ? ~0u : bits_at(allowed, id);
+      const std::uint32_t again = repeated == nullptr ? 0u : bits_at(repeated, id);
+      float changed[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        changed[j] = (may_come >> j & 1u) != 0 ? own[j] : -INFINITY;
+        if ((again >> j & 1u) != 0) changed[j] = ChangedLogit(changed[j], row.repetition, {});
+      }
+      *reinterpret_cast<float4*>(slice.logits + (id - slice.begin)) = {changed[0], changed[1], changed[2], changed[3]};
     });
   }
   __syncthreads();
@@ -105,42 +112,60 @@ __device__ void Change(const Slice& slice, const DrawRow& row, const DrawLaunch&
   for (int i = static_cast<int>(threadIdx.x); i < row.change_count; i += kDrawThreads) {
     const LogitChange own = changes[i];
     const int at = own.id - slice.begin;
-    if (at >= 0 && at < slice.groups * 4) slice.logits[at] = change(own.id, logits[own.id], own);
+    if (at < 0 || at >= slice.groups * 4) continue;
+    if (allowed != nullptr && (bits_at(allowed, own.id) & 1u) == 0) continue;
+    const bool again = repeated != nullptr && (bits_at(repeated, own.id) & 1u) != 0;
+    slice.logits[at] = ChangedLogit(logits[own.id], again ? row.repetition : 1.0f, own);
   }
   __syncthreads();
 }
 
-// The `count` most likely tokens of the slice, NaN not counting, into shared.top.
-__device__ void FindTop(const Slice& slice, int vocab, int count, DrawShared& shared) {
-  const auto most_below = [&](std::uint64_t limit) {
-    std::uint64_t most = 0;
-    slice.ForTokens([&](int id, float logit) {
-      const std::uint64_t place = PlaceOf(logit, id);
-      if (id < vocab && !isnan(logit) && place < limit) most = max(most, place);
-    });
-    return most;
-  };
-  std::uint64_t mine = most_below(~std::uint64_t{0});
-  for (int i = 0; i < count; ++i) {
-    const std::uint64_t top = BlockMax(mine, shared.warps);
-    if (threadIdx.x == 0) shared.top[i] = top;
-    if (top != 0 && mine == top) mine = most_below(top);
-  }
+// The logarithm of the sum of exponentials.
+__device__ __forceinline__ double LogTotal(const Slice& slice, float largest, DrawShared& shared) {
+  constexpr double kBits = 1.4426950408889634;
+  const float least = largest - 690;  // what is below, or NaN, adds nothing
+  double sum = 0;
+  slice.ForGroups([&](int, const float(&logits)[4]) {
+    double four[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const double x = (static_cast<double>(fmaxf(logits[j], least)) - static_cast<double>(largest)) * kBits;
+      four[j] = logits[j] >= least ? PowerOfTwo(x) : 0;
+    }
+    sum += (four[0] + four[1]) + (four[2] + four[3]);
+  });
+  return static_cast<double>(largest) + log(ClusterSum(sum, shared));
 }
 
-// Joins the lists of the blocks, if there are any; one warp. Places without a token have id -1.
-__device__ void WriteTop(int count, bool scored, double log_total, const DrawShared& shared, RankedToken* ranked) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  int next = 0;
-  std::uint64_t head = lane < kDrawBlocks && scored ? ptx::LoadOfBlock(&shared.top[0], lane) : 0;
-  for (int i = 0; i < count; ++i) {
-    const std::uint64_t top = WarpMax(head);
-    if (lane == 0) {
-      const bool none = top == 0;
-      const auto logprob = static_cast<float>(static_cast<double>(LogitOf(top)) - log_total);
-      ranked[i] = {.id = none ? -1 : IdOf(top), .logprob = none ? 0.0f : logprob};
+// The tokens of the slice from `border` on, at most kAlternativesMax, into shared.top.
+__device__ void KeepTop(const Slice& slice, std::uint64_t border, DrawShared& shared) {
+  const Border last(border);
+  if (threadIdx.x == 0) shared.top_count = 0;
+  __syncthreads();
+  slice.ForGroups([&](int id, const float(&logits)[4]) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (last.Holds(logits[j], id + j)) shared.top[atomicAdd(&shared.top_count, 1u)] = PlaceOf(logits[j], id + j);
     }
-    if (top != 0 && head == top) head = ++next < count ? ptx::LoadOfBlock(&shared.top[next], lane) : 0;
+  });
+}
+
+// Writes the tokens that the blocks have kept, most likely first; one warp. Places without a token have id -1.
+__device__ void WriteTop(int count, double log_total, const DrawShared& shared, RankedToken* ranked) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  // A lane a place of the lists, block after block.
+  std::uint64_t mine = 0;
+  int before = 0;
+  for (int r = 0; r < kDrawBlocks; ++r) {
+    const auto kept = static_cast<int>(ptx::LoadOfBlock(&shared.top_count, r));
+    if (lane >= before && lane < before + kept) mine = ptx::LoadOfBlock(&shared.top[lane - before], r);
+    before += kept;
+  }
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t top = WarpMax(mine);
+    const auto logprob = static_cast<float>(static_cast<double>(LogitOf(top)) - log_total);
+    if (lane == 0) ranked[i] = {.id = top == 0 ? -1 : IdOf(top), .logprob = top == 0 ? 0.0f : logprob};
+    if (mine == top) mine = 0;
   }
 }
 
@@ -156,13 +181,15 @@ __global__ void __launch_bounds__(kDrawThreads, 2) DrawRowsKernel(DrawLaunch arg
   double log_total = 0;
   const bool scored = row.alternatives >= 0 && original != 0;
   if (scored) {
-    const auto largest = static_cast<double>(LogitOf(original));
-    double sum = 0;
-    slice.ForTokens([&](int, float logit) {
-      if (!isnan(logit)) sum += exp(static_cast<double>(logit) - largest);
-    });
-    log_total = largest + log(ClusterSum(sum, shared));
-    FindTop(slice, args.vocab, row.alternatives, shared);
+    const float largest = LogitOf(original);
+    log_total = LogTotal(slice, largest, shared);
+    if (row.alternatives > 0) {
+      const std::uint64_t first = FirstNumber(args.vocab);
+      BorderSearch search(slice, 1, largest, shared, *BinsOf(args.vocab, memory));
+      KeepTop(slice, search.Cut(first, false, row.alternatives, shared.last[0]), shared);
+    }
+  } else if (threadIdx.x == 0) {
+    shared.top_count = 0;
   }
   int token = row.given;
   if (token < 0) {
@@ -178,8 +205,7 @@ __global__ void __launch_bounds__(kDrawThreads, 2) DrawRowsKernel(DrawLaunch arg
   ptx::SyncCluster();  // tops are there
   if (slice.rank == 0 && threadIdx.x < 32) {
     const std::int64_t at = blockIdx.x;
-    if (row.alternatives > 0)
-      WriteTop(row.alternatives, scored, log_total, shared, args.ranked + at * kAlternativesMax);
+    if (row.alternatives > 0) WriteTop(row.alternatives, log_total, shared, args.ranked + at * kAlternativesMax);
     if (threadIdx.x == 0) {
       float logprob = 0;
       if (row.alternatives >= 0 && token >= 0) {

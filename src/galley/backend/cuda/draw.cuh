@@ -8,6 +8,7 @@
 
 #include "galley/backend/cuda/numbers.cuh"
 #include "galley/backend/cuda/ptx/cluster.cuh"
+#include "galley/backend/cuda/ptx/math.cuh"
 #include "galley/backend/sampling.h"
 #include "galley/base/rng.h"
 
@@ -37,13 +38,16 @@ __device__ __forceinline__ float LogitOf(std::uint64_t place) {
 // What the blocks of a cluster tell each other. A word is written once a draw, so that nobody waits for its readers.
 struct DrawShared {
   std::uint64_t warps[kDrawWarps];
-  std::uint64_t best, changed_best, score, border;
+  std::uint32_t next[kDrawWarps];
+  std::uint64_t best, changed_best, score;
+  std::uint32_t next_score;
   std::uint64_t winner_score, winner_token;
   std::uint64_t sum;                    // the bits of a double
-  std::uint64_t top[kAlternativesMax];  // of this block, largest first
+  std::uint64_t top[kAlternativesMax];  // of this block
+  std::uint32_t top_count;
   std::uint64_t segment;
-  std::uint64_t chosen_above, chosen_digit, chosen_count;
-  std::uint64_t single;  // the last token that top-p keeps; `border`: that top-k does
+  std::uint64_t chosen_above, chosen;  // the bin; its count in the high half
+  std::uint64_t last[3];               // of the alternatives, of top-k, of top-p
 };
 
 // The tokens of this block of threads: ids `begin` and on, `groups` of four, minus infinity behind the end of the row
@@ -53,20 +57,15 @@ struct Slice {
   int begin, groups;
   int rank;  // of the block in its cluster
 
+  // Calls visit(id of the first, four logits) for this thread's groups, ids ascending.
   template <typename Visit>
   __device__ __forceinline__ void ForGroups(Visit&& visit) const {
+#pragma unroll 1
     for (int g = static_cast<int>(threadIdx.x); g < groups; g += kDrawThreads) {
-      visit(begin + g * 4, *reinterpret_cast<float4*>(logits + g * 4));
+      const float4 group = *reinterpret_cast<const float4*>(logits + g * 4);
+      const float four[4] = {group.x, group.y, group.z, group.w};
+      visit(begin + g * 4, four);
     }
-  }
-  template <typename Visit>
-  __device__ __forceinline__ void ForTokens(Visit&& visit) const {
-    ForGroups([&](int id, const float4& group) {
-      visit(id, group.x);
-      visit(id + 1, group.y);
-      visit(id + 2, group.z);
-      visit(id + 3, group.w);
-    });
   }
 };
 
@@ -76,15 +75,14 @@ __device__ __forceinline__ std::uint64_t WarpMax(std::uint64_t x) {
   const std::uint32_t low = __reduce_max_sync(kFullWarp, high == most ? static_cast<std::uint32_t>(x) : 0u);
   return static_cast<std::uint64_t>(most) << 32 | low;
 }
+// Every thread of the block; `warps` holds a word for each warp.
 __device__ __forceinline__ std::uint64_t BlockMax(std::uint64_t x, std::uint64_t* warps) {
   x = WarpMax(x);
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;
   __syncthreads();
-  std::uint64_t most = warps[0];
-#pragma unroll
-  for (int w = 1; w < kDrawWarps; ++w) most = max(most, warps[w]);
+  x = WarpMax(warps[threadIdx.x % kDrawWarps]);
   __syncthreads();
-  return most;
+  return x;
 }
 // The largest over the cluster; `word` is the same member of DrawShared in every block.
 __device__ __forceinline__ std::uint64_t ClusterMax(std::uint64_t x, DrawShared& shared, std::uint64_t& word) {
@@ -112,6 +110,32 @@ __device__ __forceinline__ double ClusterSum(double x, DrawShared& shared) {
   return sum;
 }
 
+// Whether a token is at place `logit`, `id` or before it; NaN never is.
+struct Border {
+  float logit = -INFINITY;
+  int id = -1;  // no token of minus infinity
+  __device__ __forceinline__ explicit Border(std::uint64_t place) : logit(LogitOf(place)), id(IdOf(place)) {}
+  [[nodiscard]] __device__ __forceinline__ bool Holds(float x, int token) const {
+    return x > logit || (x == logit && token <= id);
+  }
+};
+
+// 2^x for -1000 < x <= 0, to 1e-14 of it, without branches.
+__device__ __forceinline__ double PowerOfTwo(double x) {
+  constexpr double kRound = 0x1.8p52;
+  // ln(2)^n / n!
+  constexpr double kTerms[] = {4.4455382718708116e-10, 7.0549116208011233e-09, 1.0178086009239699e-07,
+                               1.3215486790144310e-06, 1.5252733804059841e-05, 1.5403530393381608e-04,
+                               1.3333558146428443e-03, 9.6181291076284772e-03, 5.5504108664821580e-02,
+                               2.4022650695910071e-01, 6.9314718055994531e-01, 1.0};
+  const double shifted = x + kRound;
+  const double rest = x - (shifted - kRound);
+  double power = kTerms[0];
+#pragma unroll
+  for (int i = 1; i < 12; ++i) power = fma(power, rest, kTerms[i]);
+  return __hiloint2double(__double2hiint(power) + (__double2loint(shifted) << 20), __double2loint(power));
+}
+
 // Random words of the tokens `id` to `id` + 3, `id` being a multiple of four; as SampleNoise's.
 __device__ __forceinline__ std::array<std::uint32_t, 4> NoiseWords(const SampleParams& params, int id) {
   return Philox4x32({static_cast<std::uint32_t>(id) / 4, static_cast<std::uint32_t>(params.position),
@@ -122,58 +146,109 @@ __device__ __forceinline__ std::array<std::uint32_t, 4> NoiseWords(const SampleP
 __device__ __forceinline__ double NoiseOf(std::uint32_t word) {
   return -log1p(-(static_cast<double>(word) + 0.5) * 0x1p-32);
 }
-// Its negative binary logarithm to about 2^-16; between -4.6 and 33.
-__device__ __forceinline__ float NoiseBits(std::uint32_t word) {
-  const float uniform = (__uint2float_rn(word) + 0.5f) * 0x1p-32f;
-  const float rest = (__uint2float_rn(~word) + 0.5f) * 0x1p-32f;  // 1 - uniform
-  const float series = uniform * (1.0f + uniform * (0.5f + uniform * (1.0f / 3)));
-  return -__log2f(word < 1u << 26 ? series : -0.69314718f * __log2f(rest));
+// Their negative binary logarithms to about 2^-11; between -4.6 and 33. Bits that become a float are cheaper than a
+// conversion, and good enough but for the 2^-10 at either end.
+__device__ __forceinline__ void NoiseBits(const std::array<std::uint32_t, 4>& words, float (&bits)[4]) {
+  constexpr std::uint32_t kEnd = 1u << 22;
+  constexpr float kLn2 = 0.69314718f;
+  bool ends = false;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    bits[j] = -kLn2 * ptx::Log2Approx(2.0f - __uint_as_float(0x3F800000u | words[j] >> 9));
+    ends = ends || words[j] + kEnd < 2 * kEnd;
+  }
+  if (ends) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float uniform = (__uint2float_rn(words[j]) + 0.5f) * 0x1p-32f;
+      const float rest = (__uint2float_rn(~words[j]) + 0.5f) * 0x1p-32f;  // 1 - uniform
+      if (words[j] < kEnd) bits[j] = uniform * (1.0f + 0.5f * uniform);
+      if (~words[j] < kEnd) bits[j] = -kLn2 * ptx::Log2Approx(rest);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) bits[j] = -ptx::Log2Approx(bits[j]);
 }
 
-// The winner of the race among tokens of the slice whose place is at least `border`; `largest` is the row's, finite. A
-// first pass with scores of single precision leaves the few tokens that can win to be scored as the host does.
+// Of tokens from `border` on that are less than 2^-5 behind `leader` in single precision, the winner by the host's
+// numbers. Rarely needed.
+__device__ __noinline__ int RaceExactly(Slice slice, SampleParams params, float largest, std::uint64_t border,
+                                        float leader, DrawShared& shared) {
+  const float bits = 1.44269504f / params.temperature;
+  const Border last(border);
+  // Scores are positive, so their bits have their order.
+  std::uint64_t score = 0, token = 0;
+#pragma unroll 1
+  for (int i = 0; i < slice.groups * 4; ++i) {
+    if (i / 4 % kDrawThreads != static_cast<int>(threadIdx.x)) continue;
+    const float logit = slice.logits[i];
+    const int id = slice.begin + i;
+    if (!last.Holds(logit, id)) continue;
+    const std::array<std::uint32_t, 4> words = NoiseWords(params, id);
+    float noise[4];
+    NoiseBits(words, noise);
+    if ((logit - largest) * bits + noise[id % 4] < leader - 0x1p-5f) continue;
+    const double x =
+        (static_cast<double>(logit) - static_cast<double>(largest)) / static_cast<double>(params.temperature);
+    const auto exact = static_cast<std::uint64_t>(__double_as_longlong(exp(x) / NoiseOf(words[id % 4])));
+    if (exact > score) score = exact, token = ~static_cast<std::uint32_t>(id);  // ids ascend
+  }
+  const std::uint64_t winner = ClusterMax(score, shared, shared.winner_score);
+  return IdOf(ClusterMax(score == winner ? token : 0, shared, shared.winner_token));
+}
+
+// The winner of the race among tokens of the row from `border` on; `largest` is the row's, finite. Scores of single
+// precision decide when no two are close.
 __device__ __forceinline__ int Race(const Slice& slice, const SampleParams& params, float largest, std::uint64_t border,
                                     DrawShared& shared) {
   // No token wins that is further than this below the largest, whatever its noise.
-  constexpr float kReach = 40.0f, kMargin = 0x1p-6f, kNone = -1e30f;
+  constexpr float kReach = 40.0f, kNone = -1e30f;
   const float bits = 1.44269504f / params.temperature;
-  const auto scores_of = [&](int id, const float4& group, auto&& visit) {
-    const float logits[4] = {group.x, group.y, group.z, group.w};
+  const Border last(border);
+  float best = kNone, second = kNone;
+  int at = -1;
+  slice.ForGroups([&](int id, const float(&logits)[4]) {
     float scores[4];
     bool any = false;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      scores[j] = (logits[j] - largest) * bits;
-      if (!(scores[j] >= -kReach) || PlaceOf(logits[j], id + j) < border) scores[j] = kNone;
-      any = any || scores[j] > kNone;
+      const float score = (logits[j] - largest) * bits;
+      const bool runs = score >= -kReach && last.Holds(logits[j], id + j);
+      scores[j] = runs ? score : kNone;
+      any = any || runs;
     }
     if (!any) return;
-    const auto words = NoiseWords(params, id);
+    float noise[4];
+    NoiseBits(NoiseWords(params, id), noise);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      if (scores[j] > kNone) visit(id + j, logits[j], words[j], scores[j] + NoiseBits(words[j]));
+      const float score = scores[j] + noise[j];
+      second = fmaxf(second, fminf(best, score));
+      at = score > best ? id + j : at;
+      best = fmaxf(best, score);
     }
-  };
-  float most = kNone;
-  slice.ForGroups([&](int id, const float4& group) {
-    scores_of(id, group, [&](int, float, std::uint32_t, float score) { most = fmaxf(most, score); });
   });
-  const float least = OfOrder(static_cast<std::uint32_t>(ClusterMax(OrderOf(most), shared, shared.score))) - kMargin;
-  // Scores are positive, so their bits have their order.
-  std::uint64_t score = 0, token = 0;
-  if (most >= least) {
-    slice.ForGroups([&](int id, const float4& group) {
-      scores_of(id, group, [&](int v, float logit, std::uint32_t word, float about) {
-        if (about < least) return;
-        const double x =
-            (static_cast<double>(logit) - static_cast<double>(largest)) / static_cast<double>(params.temperature);
-        const auto exact = static_cast<std::uint64_t>(__double_as_longlong(exp(x) / NoiseOf(word)));
-        if (exact > score) score = exact, token = ~static_cast<std::uint32_t>(v);  // ids ascend
-      });
-    });
-  }
-  const std::uint64_t winner = ClusterMax(score, shared, shared.winner_score);
-  return IdOf(ClusterMax(score == winner ? token : 0, shared, shared.winner_token));
+  // The best of all and the score of the next, over lanes, warps and blocks.
+  const auto join = [](std::uint64_t& first, std::uint32_t& next) {
+    const std::uint64_t most = WarpMax(first);
+    next = __reduce_max_sync(kFullWarp, first == most ? next : static_cast<std::uint32_t>(first >> 32));
+    first = most;
+  };
+  std::uint64_t first = PlaceOf(best, at);
+  std::uint32_t next = OrderOf(second);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  join(first, next);
+  if (lane == 0) shared.warps[threadIdx.x / 32] = first, shared.next[threadIdx.x / 32] = next;
+  __syncthreads();
+  first = shared.warps[lane % kDrawWarps], next = shared.next[lane % kDrawWarps];
+  join(first, next);
+  if (threadIdx.x == 0) shared.score = first, shared.next_score = next;
+  ptx::SyncCluster();
+  first = ptx::LoadOfBlock(&shared.score, lane % kDrawBlocks);
+  next = ptx::LoadOfBlock(&shared.next_score, lane % kDrawBlocks);
+  join(first, next);
+  if (OfOrder(next) < LogitOf(first) - 0x1p-6f) return IdOf(first);
+  return RaceExactly(slice, params, largest, border, LogitOf(first), shared);
 }
 
 }  // namespace galley::backend::cuda

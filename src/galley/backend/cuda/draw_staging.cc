@@ -110,16 +110,18 @@ Result<DrawLaunch> DrawStaging::Upload(const DrawArgs& args, cudaStream_t stream
   RETURN_IF_ERROR(Checked(cudaStreamWaitEvent(stream, copied_)));
   const std::span<const DrawRequest> requests(args.requests, count);
   auto* drawn = results_.as<DrawnToken>();
-  return DrawLaunch{.count = args.count,
-                    .vocab = args.vocab,
-                    .filters = std::ranges::any_of(
-                        requests, [](const DrawRequest& r) { return r.params.top_k > 0 || r.params.top_p < 1.0f; }),
-                    .logits = args.logits,
-                    .rows = reinterpret_cast<const DrawRow*>(device),
-                    .words = reinterpret_cast<const std::uint32_t*>(device + layout.words),
-                    .changes = reinterpret_cast<const LogitChange*>(device + layout.changes),
-                    .drawn = drawn,
-                    .ranked = reinterpret_cast<RankedToken*>(drawn + count)};
+  return DrawLaunch{
+      .count = args.count,
+      .vocab = args.vocab,
+      .filters = std::ranges::any_of(
+          requests,
+          [](const DrawRequest& r) { return r.params.top_k > 0 || r.params.top_p < 1.0f || r.alternatives > 0; }),
+      .logits = args.logits,
+      .rows = reinterpret_cast<const DrawRow*>(device),
+      .words = reinterpret_cast<const std::uint32_t*>(device + layout.words),
+      .changes = reinterpret_cast<const LogitChange*>(device + layout.changes),
+      .drawn = drawn,
+      .ranked = reinterpret_cast<RankedToken*>(drawn + count)};
 }
 
 void DrawStaging::Deliver(const DrawArgs& args) const {

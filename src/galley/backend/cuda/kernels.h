@@ -241,7 +241,7 @@ struct DrawRow {
 };
 struct DrawLaunch {
   int count = 0, vocab = 0;
-  bool filters = true;  // whether a row has top-k or top-p
+  bool filters = true;  // whether a row has top-k, top-p or alternatives
   const float* logits = nullptr;
   const DrawRow* rows = nullptr;
   const std::uint32_t* words = nullptr;

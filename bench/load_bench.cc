@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How fast weights are loaded, beside what the disk gives to one reader in order and to several, in turn in one run.
-// All go past the page cache. The reader also finds its tensors and copies them to where they belong.
+// All go past the page cache. The reader also finds its tensors and brings them to where they belong: in main memory,
+// or with --to device on a GPU, laid out as its products read them.
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <unistd.h>
@@ -18,8 +19,12 @@
 #include <vector>
 
 #include "galley/base/aligned_bytes.h"
+#ifdef GALLEY_CUDA
+#include "galley/backend/cuda/cuda_backend.h"
+#endif
 #include "galley/io/mapped_file.h"
 #include "galley/io/weight_loader.h"
+#include "galley/tensor/tensor_view.h"
 
 namespace galley {
 namespace {
@@ -36,6 +41,7 @@ struct Settings {
   int repeats = 3;
   io::LoadShape shape;
   std::size_t piece_mib = 16;
+  std::string to = "memory";
 };
 
 // Bytes that no disk can leave out.
@@ -77,32 +83,36 @@ double ReadPlainly(const std::vector<io::WeightFile>& files, std::size_t piece, 
   return failed ? 0 : seconds;
 }
 
-// Tensors of an expert's sizes at odd offsets, in an order that is not the file's.
-double LoadTensors(const std::vector<io::WeightFile>& files, const io::LoadShape& shape,
-                   std::vector<std::byte>& memory) {
-  constexpr std::size_t kSizes[] = {5'898'240, 368'640, 5'898'240, 368'640, 10'240, 5'898'240, 368'640};
-  struct Tensor {
-    const std::byte* data;
-    std::size_t bytes;
-  };
-  std::vector<Tensor> tensors;
+// Tensors of an expert's shapes at odd offsets, in an order that is not the file's.
+std::vector<TensorView> ExpertTensors(const std::vector<io::WeightFile>& files) {
+  const Shape shapes[] = {{2304, 2560}, {2304, 160}, {2304, 2560}, {2304, 160}, {5120, 1152}, {5120, 72}, {10'240}};
+  constexpr DType kTypes[] = {DType::kI8, DType::kE8M0, DType::kI8, DType::kE8M0, DType::kI8, DType::kE8M0, DType::kI8};
+  std::vector<TensorView> tensors;
   for (const io::WeightFile& file : files) {
     std::size_t at = 1'237;
-    for (std::size_t i = 0; at < file.mapped.size(); ++i) {
-      const std::size_t bytes = std::min(kSizes[i % std::size(kSizes)], file.mapped.size() - at);
-      tensors.push_back({file.mapped.data() + at, bytes});
-      at += bytes;
+    for (std::size_t i = 0;; ++i) {
+      const std::size_t kind = i % std::size(shapes);
+      const TensorView tensor{kTypes[kind], shapes[kind], file.mapped.data() + at};
+      if (at + tensor.bytes() > file.mapped.size()) break;
+      tensors.push_back(tensor);
+      at += tensor.bytes();
     }
   }
-  std::ranges::stable_sort(tensors, {}, [](const Tensor& t) { return t.bytes; });
+  std::ranges::stable_sort(tensors, {}, [](const TensorView& t) { return t.bytes(); });
+  return tensors;
+}
+
+// Seconds that filling the places takes; 0 after an error.
+double LoadToMemory(const std::vector<io::WeightFile>& files, const io::LoadShape& shape,
+                    std::vector<std::byte>& memory) {
   std::vector<std::byte*> places;
   std::byte* to = memory.data();
   io::WantedWeights wanted;
   wanted.UseFiles(files, {});
-  for (const Tensor& tensor : tensors) {
+  for (const TensorView& tensor : ExpertTensors(files)) {
     places.push_back(to);
-    to += tensor.bytes;
-    if (!wanted.Add(tensor.data, tensor.bytes, 1)) return 0;
+    to += tensor.bytes();
+    if (!wanted.Add(tensor.data, tensor.bytes(), 1)) return 0;
   }
   const auto begin = Clock::now();
   const Status loaded = wanted.Load(shape, [&](std::size_t buffers, std::size_t bytes) {
@@ -112,6 +122,33 @@ double LoadTensors(const std::vector<io::WeightFile>& files, const io::LoadShape
   if (!loaded) fmt::print(stderr, "{}\n", loaded.error().ToString());
   return loaded ? seconds : 0;
 }
+
+#ifdef GALLEY_CUDA
+// The same into the memory of a device, by its backend.
+double LoadToDevice(const std::vector<io::WeightFile>& files) {
+  const auto seconds = [&]() -> Result<double> {
+    ASSIGN_OR_RETURN(const std::unique_ptr<backend::Backend> device, backend::MakeCudaBackend({}));
+    device->UseFiles(files, {});
+    constexpr auto use = backend::MatrixUse::kEveryStep;
+    for (const TensorView& tensor : ExpertTensors(files)) {
+      const bool matrix = tensor.shape.size() == 2;
+      // Every matrix of experts has 32 values, 16 bytes, to a scale.
+      const auto placed = !matrix ? device->Upload(tensor)
+                          : tensor.dtype == DType::kI8
+                              ? device->UploadMatrix(tensor, use)
+                              : device->UploadScales(tensor, {DType::kI8, {tensor.dim(0), tensor.dim(1) * 16}}, use);
+      if (!placed) return Err(placed.error());
+    }
+    RETURN_IF_ERROR(device->Synchronize());
+    const auto begin = Clock::now();
+    RETURN_IF_ERROR(device->FinishUploads());
+    RETURN_IF_ERROR(device->Synchronize());
+    return Seconds(begin);
+  }();
+  if (!seconds) fmt::print(stderr, "{}\n", seconds.error().ToString());
+  return seconds ? *seconds : 0;
+}
+#endif
 
 double Median(std::vector<double> values) {
   std::ranges::sort(values);
@@ -132,13 +169,21 @@ int Run(const Settings& settings) {
     files.push_back({file->bytes(), path});
     mapped.push_back(std::move(*file));
   }
-  std::vector<std::byte> memory(bytes * settings.shards, std::byte{1});  // every page is there before it is timed
+  const bool to_memory = settings.to == "memory";
+  // Every page is there before it is timed.
+  std::vector<std::byte> memory(to_memory ? bytes * settings.shards : 0, std::byte{1});
+  const auto load_once = [&] {
+#ifdef GALLEY_CUDA
+    if (!to_memory) return LoadToDevice(files);
+#endif
+    return LoadToMemory(files, settings.shape, memory);
+  };
   std::vector<double> one, many, load, to_one, to_many;
   const std::size_t piece = settings.piece_mib << 20;
   for (int r = 0; r < settings.repeats; ++r) {
     for (int k = 0; k < 3; ++k) {  // each comes first, second and last in turn
       if ((r + k) % 3 == 0) one.push_back(ReadPlainly(files, piece, 1));
-      if ((r + k) % 3 == 1) load.push_back(LoadTensors(files, settings.shape, memory));
+      if ((r + k) % 3 == 1) load.push_back(load_once());
       if ((r + k) % 3 == 2) many.push_back(ReadPlainly(files, piece, settings.shape.readers));
     }
     to_one.push_back(one.back() / load.back());
@@ -148,7 +193,7 @@ int Run(const Settings& settings) {
   fmt::print("{:.2f} GB in {} files, {} runs in turn, medians\n", gb, settings.shards, settings.repeats);
   fmt::print("one plain reader      {:.2f} GB/s\n{} plain readers       {:.2f} GB/s\n", gb / Median(one),
              settings.shape.readers, gb / Median(many));
-  fmt::print("loading               {:.2f} GB/s: {:.0f} % of one, {:.0f} % of {}\n", gb / Median(load),
+  fmt::print("loading to {:<10}  {:.2f} GB/s: {:.0f} % of one, {:.0f} % of {}\n", settings.to, gb / Median(load),
              100 * Median(to_one), 100 * Median(to_many), settings.shape.readers);
   std::filesystem::remove_all(dir);
   return 0;
@@ -168,6 +213,11 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): the pro
   app.add_option("--readers", settings.shape.readers, "Reads at a time")->capture_default_str();
   app.add_option("--buffers", settings.shape.buffers, "Buffers of loading")->capture_default_str();
   app.add_option("--buffer-mib", buffer_mib, "MiB of each")->capture_default_str();
+#ifdef GALLEY_CUDA
+  app.add_option("--to", settings.to, "Where weights go; a device has readers and buffers of its own number")
+      ->check(CLI::IsMember({"memory", "device"}))
+      ->capture_default_str();
+#endif
   CLI11_PARSE(app, argc, argv);
   settings.shape.buffer_bytes = settings.piece_mib = buffer_mib;
   settings.shape.buffer_bytes <<= 20;

@@ -10,6 +10,7 @@
 #include "files.h"
 #include "galley/protocol/render.h"
 #include "galley/text/utf8.h"
+#include "loading.h"
 
 namespace galley::app {
 namespace {
@@ -57,7 +58,8 @@ Result<engine::GeneratorOptions> ReadGeneratorOptions(Context& context, const st
   options.model_dir = model_dir;
   options.prefill_chunk = static_cast<int>(values.Int("prefill-chunk"));
   options.max_seq_len = values.Int("max-seq-len");
-  RETURN_IF_ERROR(ReadDevice(context, options));
+  options.device = ReadDevice(context);
+  options.on_load = ShowLoading(context.terminal);
   if (values.String("decoder-truncation") == "compact")
     options.decoder_keep = static_cast<int>(values.Int("decoder-keep"));
   return options;

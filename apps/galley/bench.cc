@@ -12,11 +12,20 @@
 namespace galley::app {
 namespace {
 
+template <GpuBench kKind>
+Result<int> RunOnGpu(Context& context) {
+  const std::string& backend = context.values.String("backend");
+  if (backend == "cuda") return RunBenchOnGpu(context, kKind);
+  return Err(ErrorCode::kUnsupported,
+             fmt::format("measures the cuda backend only, not {}; add --backend cuda", backend), context.arguments[0]);
+}
+
 constexpr BenchKind kKinds[] = {
     {"throughput", "many requests at once through the engine", RunBenchThroughput},
     {"verify-plan", "planning of verify lengths on simulated devices", RunBenchVerifyPlan},
     {"layers", "one layer at its true shape on the processor or, with --backend cuda, a GPU", RunBenchLayers},
-    {"kernels", "ops of the cuda backend at their true shapes", RunBenchKernels},
+    {"kernels", "ops of the cuda backend at their true shapes", RunOnGpu<GpuBench::kKernels>},
+    {"slice", "steps over a few layers of the model on a GPU", RunOnGpu<GpuBench::kSlice>},
 };
 
 std::string KindsText() {

@@ -14,11 +14,15 @@ struct BenchKind {
   Result<int> (*run)(Context& context);  // exit code
 };
 
+// What is measured on a GPU: single ops, a decode layer, steps over a few layers.
+enum class GpuBench { kKernels, kLayers, kSlice };
+
 // bench_layers.cc
 Result<int> RunBenchLayers(Context& context);
-Result<int> RunBenchKernels(Context& context);
-// bench_cuda.cc, in builds with the CUDA backend. `layers`: a decode layer only.
-Result<int> RunBenchCuda(Context& context, bool layers);
+// Errors: kUnsupported in builds without the CUDA backend.
+Result<int> RunBenchOnGpu(Context& context, GpuBench kind);
+// bench_cuda.cc, in builds with the CUDA backend.
+Result<int> RunBenchCuda(Context& context, GpuBench kind);
 // bench_throughput.cc
 Result<int> RunBenchThroughput(Context& context);
 // bench_verify_plan.cc

@@ -1,19 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// `galley bench kernels` and `galley bench layers --backend cuda`, in builds with the CUDA backend.
+// `galley bench kernels`, `layers` and `slice` with `--backend cuda`, in builds with the CUDA backend.
 #include "bench.h"
 #include "cuda_bench.h"
+#include "slice_bench.h"
 
 namespace galley::app {
 
-Result<int> RunBenchCuda(Context& context, bool layers) {
+Result<int> RunBenchCuda(Context& context, GpuBench kind) {
   const options::Values& values = context.values;
   if (values.String("shape") != "v41") {
     return Err(ErrorCode::kUnsupported, "the cuda backend is measured at the shape v41 only", "shape");
   }
-  bench::CudaBenchOptions options{.only = values.List("only")};
-  if (layers) options.only = {"layer"};
-  options.prefill = static_cast<int>(values.Int("prefill-rows"));
-  RETURN_IF_ERROR(bench::RunCudaBench(options, [&](const std::string& text) { context.terminal.Write(text); }));
+  const auto write = [&](const std::string& text) { context.terminal.Write(text); };
+  const int prefill = static_cast<int>(values.Int("prefill-rows"));
+  if (kind == GpuBench::kSlice) {
+    if (prefill == 0)
+      return Err(ErrorCode::kInvalidArgument, "a slice needs rows to begin with; give some", "prefill-rows");
+    RETURN_IF_ERROR(
+        bench::RunSliceBench({.layers = static_cast<int>(values.Int("layers")), .context = prefill}, write));
+    return kExitOk;
+  }
+  bench::CudaBenchOptions options{.only = values.List("only"), .prefill = prefill};
+  if (kind == GpuBench::kLayers) options.only = {"layer"};
+  RETURN_IF_ERROR(bench::RunCudaBench(options, write));
   return kExitOk;
 }
 

@@ -255,7 +255,7 @@ std::vector<Op> Layer::Ops(int rows) {
   const auto size = [](const Weight& w) { return static_cast<double>(w.rows * w.cols); };
   const auto bytes = [](std::initializer_list<const Weight*> list) {
     double sum = 0;
-    for (const Weight* w : list) sum += static_cast<double>(backend::cpu::BytesOf(*w));
+    for (const Weight* w : list) sum += static_cast<double>(backend::BytesOf(*w));
     return sum;
   };
   const double t = rows;
@@ -334,11 +334,11 @@ std::vector<Op> Layer::Ops(int rows) {
                                .experts = route_.data(),
                                .weights = routed_.data()});
                  }});
-  ops.push_back({"experts",
-                 touched * static_cast<double>(backend::cpu::BytesOf(experts_[0])) +
-                     static_cast<double>(backend::cpu::BytesOf(d.shared)),
-                 2 * t * 3 * s_.inter * s_.dim, 2 * t * s_.topk * 3 * s_.inter * s_.dim,
-                 [=, this](int run) { Moe(run * s_.topk, rows, dense(run).shared); }});
+  ops.push_back(
+      {"experts",
+       touched * static_cast<double>(backend::BytesOf(experts_[0])) + static_cast<double>(backend::BytesOf(d.shared)),
+       2 * t * 3 * s_.inter * s_.dim, 2 * t * s_.topk * 3 * s_.inter * s_.dim,
+       [=, this](int run) { Moe(run * s_.topk, rows, dense(run).shared); }});
   return ops;
 }
 
@@ -358,8 +358,7 @@ void Layer::Moe(int first, int rows, const backend::ExpertWeights& shared) {
 }
 
 Op Layer::Fp4Experts() {
-  return {"experts, MXFP4", (s_.topk + 1) * static_cast<double>(backend::cpu::BytesOf(experts_[0])), 0, 0,
-          [this](int run) {
+  return {"experts, MXFP4", (s_.topk + 1) * static_cast<double>(backend::BytesOf(experts_[0])), 0, 0, [this](int run) {
             const int first = run * (s_.topk + 1);
             Moe(first, 1, experts_[static_cast<std::size_t>((first + s_.topk) % s_.experts)]);
           }};
@@ -409,7 +408,7 @@ class Machine {
   }
   // Operations a second, two for a product and its sum.
   [[nodiscard]] double Floats() { return Operations(kernels_.run_floats, 16); }
-  [[nodiscard]] double Bytes() { return kernels_.run_bytes == nullptr ? 0 : Operations(kernels_.run_bytes, 64); }
+  [[nodiscard]] double Fp4() { return kernels_.run_fp4 == nullptr ? Floats() : Operations(kernels_.run_fp4, 128); }
 
  private:
   static constexpr std::size_t kPiece = std::size_t{1} << 20, kPieces = 512;  // more than caches hold
@@ -448,20 +447,18 @@ class Series {
 
   void Round(const std::vector<Op>& ops, const Stopwatch& watch, Machine& machine, int round) {
     const double read = decode_ ? machine.Read() : 0, floats = decode_ ? 0 : machine.Floats(),
-                 bytes = decode_ ? 0 : machine.Bytes();
+                 fp4 = decode_ ? 0 : machine.Fp4();
     std::vector<double> times;
     for (const Op& op : ops) times.push_back(watch.Time([&] { op.call(round); }));
     const double read_rate = decode_ ? (read + machine.Read()) / 2 : 0;
     const double float_rate = decode_ ? 0 : (floats + machine.Floats()) / 2;
-    const double byte_rate = decode_ ? 0 : (bytes + machine.Bytes()) / 2;
+    const double fp4_rate = decode_ ? 0 : (fp4 + machine.Fp4()) / 2;
     reads_.push_back(read_rate);
     floats_.push_back(float_rate);
-    bytes_.push_back(byte_rate);
+    fp4_.push_back(fp4_rate);
     double all = 0, least = 0;
     for (std::size_t i = 0; i < ops.size(); ++i) {
-      // An MXFP4 weight takes three byte products: its activation is three digits.
-      const double fp4 = byte_rate > 0 ? 3 * ops[i].fp4_flops / byte_rate : ops[i].fp4_flops / float_rate;
-      const double best = decode_ ? ops[i].bytes / read_rate : ops[i].flops / float_rate + fp4;
+      const double best = decode_ ? ops[i].bytes / read_rate : ops[i].flops / float_rate + ops[i].fp4_flops / fp4_rate;
       times_[i].push_back(times[i]);
       shares_[i].push_back(best / times[i]);
       all += times[i];
@@ -472,14 +469,14 @@ class Series {
   }
 
   void Report(Terminal& terminal, const std::vector<Op>& ops, int rows) const {
-    const Range read = RangeOf(reads_), floats = RangeOf(floats_), bytes = RangeOf(bytes_);
+    const Range read = RangeOf(reads_), floats = RangeOf(floats_), fp4 = RangeOf(fp4_);
     if (decode_) {
       terminal.Write(fmt::format("\nmemory read {:.1f} GB/s ({:.1f} to {:.1f})\n", read.median / 1e9, read.low / 1e9,
                                  read.high / 1e9));
     } else {
-      terminal.Write(fmt::format("\nfp32 {:.0f} GFLOP/s ({:.0f} to {:.0f}), bytes {:.0f} Gop/s ({:.0f} to {:.0f})\n",
-                                 floats.median / 1e9, floats.low / 1e9, floats.high / 1e9, bytes.median / 1e9,
-                                 bytes.low / 1e9, bytes.high / 1e9));
+      terminal.Write(fmt::format("\nfp32 {:.0f} GFLOP/s ({:.0f} to {:.0f}), MXFP4 {:.0f} ({:.0f} to {:.0f})\n",
+                                 floats.median / 1e9, floats.low / 1e9, floats.high / 1e9, fp4.median / 1e9,
+                                 fp4.low / 1e9, fp4.high / 1e9));
     }
     terminal.Write(fmt::format("{:<24}{:>10}{:>10}{:>10}{:>9}{:>16}\n",
                                fmt::format("{} row{}", rows, decode_ ? "" : "s"), "ms", decode_ ? "MB" : "GFLOP",
@@ -503,30 +500,23 @@ class Series {
  private:
   bool decode_;
   std::vector<std::vector<double>> times_, shares_;
-  std::vector<double> layer_times_, layer_shares_, reads_, floats_, bytes_;
+  std::vector<double> layer_times_, layer_shares_, reads_, floats_, fp4_;
 };
 
-Result<int> RunCuda([[maybe_unused]] Context& context, [[maybe_unused]] bool layers) {
+}  // namespace
+
+Result<int> RunBenchOnGpu([[maybe_unused]] Context& context, [[maybe_unused]] GpuBench kind) {
 #ifdef GALLEY_CUDA
-  return RunBenchCuda(context, layers);
+  return RunBenchCuda(context, kind);
 #else
   return Err(ErrorCode::kUnsupported, "this build has no cuda backend; make one with `make cuda`", "backend");
 #endif
 }
 
-}  // namespace
-
-Result<int> RunBenchKernels(Context& context) {
-  const std::string& backend = context.values.String("backend");
-  if (backend == "cuda") return RunCuda(context, /*layers=*/false);
-  return Err(ErrorCode::kUnsupported,
-             fmt::format("measures the cuda backend only, not {}; add --backend cuda", backend), "kernels");
-}
-
 Result<int> RunBenchLayers(Context& context) {
   const options::Values& values = context.values;
   const std::string &shape_name = values.String("shape"), &backend_name = values.String("backend");
-  if (backend_name == "cuda") return RunCuda(context, /*layers=*/true);
+  if (backend_name == "cuda") return RunBenchOnGpu(context, GpuBench::kLayers);
   if (backend_name != "cpu" && backend_name != "auto") {
     return Err(ErrorCode::kUnsupported, fmt::format("measures the cpu and cuda backends, not {}", backend_name),
                "layers");

@@ -18,6 +18,7 @@
 #include "galley/base/thread_pool.h"
 #include "galley/protocol/json.h"
 #include "interrupt.h"
+#include "loading.h"
 
 namespace galley::app {
 namespace {
@@ -99,8 +100,9 @@ Result<Settings> ReadSettings(Context& context) {
   engine::EngineOptions& engine = settings.engine;
   ASSIGN_OR_RETURN(engine.model_dir, ModelDir(context));
   RETURN_IF_ERROR(CheckWeights(context, engine.model_dir));
-  RETURN_IF_ERROR(ReadDevice(context, engine));
-  engine.backend = engine::BackendName(engine.backend);
+  engine.device = ReadDevice(context);
+  engine.on_load = ShowLoading(context.terminal);
+  engine.device.backend = engine::BackendName(engine.device.backend);
   engine.max_seqs = std::ranges::max(settings.concurrency);
   engine.step_rows_max = static_cast<int>(values.Int("step-rows"));
   engine.blocks = static_cast<int>(values.Int("blocks"));
@@ -371,8 +373,8 @@ std::string ReportJson(const Settings& settings, const std::vector<Point>& point
   }
   const Json report = Json::MakeObject({{"kind", "throughput"},
                                         {"model", settings.engine.model_dir.filename().string()},
-                                        {"backend", settings.engine.backend},
-                                        {"threads", settings.engine.threads},
+                                        {"backend", settings.engine.device.backend},
+                                        {"threads", settings.engine.device.threads},
                                         {"seed", workload.seed},
                                         {"requests", workload.requests},
                                         {"prompts", settings.own_texts ? "own" : "random"},
@@ -393,9 +395,9 @@ std::string Heading(const Settings& settings) {
   if (workload.groups > 1) shared += fmt::format(" by each of {} groups", workload.groups);
   return fmt::format(
       "throughput of {}, backend {}: {} requests, prompts of {} tokens ({}{}), outputs of {}, seed {}{}\n\n",
-      settings.engine.model_dir.filename().string(), settings.engine.backend, workload.requests, workload.prompt.text(),
-      settings.own_texts ? "the model's own texts, " : "", shared, workload.output.text(), workload.seed,
-      settings.repeat > 1 ? fmt::format(", median of {} rounds", settings.repeat) : "");
+      settings.engine.model_dir.filename().string(), settings.engine.device.backend, workload.requests,
+      workload.prompt.text(), settings.own_texts ? "the model's own texts, " : "", shared, workload.output.text(),
+      workload.seed, settings.repeat > 1 ? fmt::format(", median of {} rounds", settings.repeat) : "");
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "galley/protocol/json.h"
 #include "galley/text/tokenizer.h"
 #include "interrupt.h"
+#include "loading.h"
 
 namespace galley::app {
 namespace {
@@ -88,7 +89,8 @@ Result<int> RunCalibrate(Context& context) {
 
   engine::EngineOptions options;
   options.model_dir = model_dir;
-  RETURN_IF_ERROR(ReadDevice(context, options));
+  options.device = ReadDevice(context);
+  options.on_load = ShowLoading(context.terminal);
   options.max_seqs = 8;
   engine::RoundsRequest request;
   request.tokens = static_cast<int>(values.Int("max-tokens"));

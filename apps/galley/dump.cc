@@ -12,6 +12,7 @@
 #include "files.h"
 #include "galley/base/log.h"
 #include "galley/engine/tensor_compare.h"
+#include "loading.h"
 
 namespace galley::app {
 namespace {
@@ -130,7 +131,8 @@ Result<int> RunDump(Context& context) {
   if (!out.empty()) RETURN_IF_ERROR(CheckWritable(out));
   ASSIGN_OR_RETURN(options.model_dir, ModelDir(context));
   RETURN_IF_ERROR(CheckWeights(context, options.model_dir));
-  RETURN_IF_ERROR(ReadDevice(context, options));
+  options.device = ReadDevice(context);
+  options.on_load = ShowLoading(context.terminal);
   options.chunk = static_cast<int>(values.Int("chunk"));
   options.truncate_decoder = static_cast<int>(values.Int("truncate-decoder"));
   options.greedy = static_cast<int>(values.Int("greedy"));

@@ -200,17 +200,23 @@ Status CheckWeights(Context& context, const std::filesystem::path& model_dir) {
              model_dir.string());
 }
 
-Status CheckPlacement(const options::Values& values) {
-  if (values.String("backend") != "cuda") return {};
-  const auto refuse = [&](std::string_view option, std::string_view instead) {
-    return Err(ErrorCode::kUnsupported,
-               fmt::format("{} is not possible with the cuda backend; use --{} {}, or --backend cpu",
-                           values.String(option), option, instead),
-               std::string(option));
+engine::DeviceOptions ReadDevice(const Context& context) {
+  const options::Values& values = context.values;
+  const auto place = [&values](std::string_view option) {
+    const std::string& name = values.String(option);
+    return name == "disk"   ? engine::WeightPlace::kDisk
+           : name == "host" ? engine::WeightPlace::kHost
+                            : engine::WeightPlace::kDevice;
   };
-  if (values.String("experts") != "device") return refuse("experts", "device");
-  if (values.String("engram") == "disk") return refuse("engram", "device or host");
-  return {};
+  return {.backend = values.String("backend"),
+          .isa = values.String("isa"),
+          .threads = static_cast<int>(values.Int("threads")),
+          .cuda_graphs = values.String("cuda-graphs") == "on",
+          .experts = place("experts"),
+          .expert_memory = values.Int("expert-memory"),
+          .expert_cache = values.Int("expert-cache"),
+          .engram = place("engram"),
+          .weight_cache = values.String("weight-cache")};
 }
 
 Result<engine::SpeculationOptions> ReadSpeculation(const options::Values& values) {

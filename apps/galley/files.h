@@ -11,8 +11,8 @@
 #include "command.h"
 #include "galley/base/error.h"
 #include "galley/base/strong_id.h"
+#include "galley/engine/device_options.h"
 #include "galley/engine/speculation.h"
-#include "loading.h"
 
 namespace galley::app {
 
@@ -46,28 +46,8 @@ inline constexpr std::size_t kPromptBytesMax = std::size_t{64} << 20;
 // With --weights-digest: whether the model is the one that was meant. Errors: kCorrupt with both digests; those above.
 [[nodiscard]] Status CheckWeights(Context& context, const std::filesystem::path& model_dir);
 
-// --experts and --engram as far as they say "disk" or "host", which for a GPU is another place than its own memory.
-// Errors: kUnsupported (a place that the backend cannot use).
-[[nodiscard]] Status CheckPlacement(const options::Values& values);
-
-// --backend, --isa, --threads, --cuda-graphs, --experts, --expert-memory, --engram and --weight-cache, into any of the
-// engine's structures of options: every command that takes them reads them here; loading shows its progress on the
-// terminal. Errors: those of CheckPlacement.
-template <typename Options>
-[[nodiscard]] Status ReadDevice(Context& context, Options& options) {
-  const options::Values& values = context.values;
-  RETURN_IF_ERROR(CheckPlacement(values));
-  options.backend = values.String("backend");
-  options.isa = values.String("isa");
-  options.threads = static_cast<int>(values.Int("threads"));
-  options.cuda_graphs = values.String("cuda-graphs") == "on";
-  if (values.String("experts") == "disk") options.expert_memory = values.Int("expert-memory");
-  options.engram_on_disk = values.String("engram") == "disk";
-  if (values.Has("weight-cache")) options.weight_cache = values.String("weight-cache");
-  options.engram_on_host = values.String("engram") == "host";
-  options.on_load = ShowLoading(context.terminal);
-  return {};
-}
+// --backend, --isa, --threads, --cuda-graphs, --experts, --expert-memory, --expert-cache, --engram and --weight-cache.
+[[nodiscard]] engine::DeviceOptions ReadDevice(const Context& context);
 
 // --speculation, --draft-tokens and, where the command has it, --fixed-acceptance.
 [[nodiscard]] Result<engine::SpeculationOptions> ReadSpeculation(const options::Values& values);

@@ -6,6 +6,7 @@
 #include "files.h"
 #include "galley/base/math.h"
 #include "galley/engine/engine.h"
+#include "galley/engine/loaded_model.h"
 #include "galley/model/inspect.h"
 
 namespace galley::app {
@@ -27,16 +28,14 @@ Result<int> RunPlan(Context& context) {
   options.blocks = static_cast<int>(values.Int("blocks"));
   options.memory_limit = values.Int("memory-limit");
   options.grammar_cache = values.Int("grammar-cache");
-  RETURN_IF_ERROR(CheckPlacement(values));
-  options.backend = values.String("backend");
-  if (values.String("experts") == "disk") options.expert_memory = values.Int("expert-memory");
-  options.engram_on_disk = values.String("engram") == "disk";
+  options.device = ReadDevice(context);
   ASSIGN_OR_RETURN(options.speculation, ReadSpeculation(values));
   if (options.blocks == 0 && values.source("max-tokens") != options::Source::kDefault) {
     options.blocks =
         static_cast<int>(CeilDiv<std::int64_t>(values.Int("max-tokens"), backend::kBlockTokens) * options.max_seqs);
   }
   ASSIGN_OR_RETURN(engine::MemoryPlan plan, engine::PlanMemory(options, *report.config));
+  plan.device_limit = engine::DeviceMemory(options.device.backend);
   const std::int64_t limit = engine::MemoryLimit(values.Int("memory-limit"));
   if (const std::string slow = engine::BeyondMemoryNote(plan, engine::MemoryLimit(0));
       !slow.empty() && plan.Fits(limit))

@@ -163,8 +163,8 @@ TEST(Program, EngineOptionsReachTheGenerator) {
       model, {.arguments = {"generate", "Hi", "--backend", "cpu", "--threads", "3", "--prefill-chunk", "64",
                             "--max-seq-len", "1000", "--decoder-truncation", "compact", "--decoder-keep", "150"}});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_EQ(model.created[0].backend, "cpu");
-  EXPECT_EQ(model.created[0].threads, 3);
+  EXPECT_EQ(model.created[0].device.backend, "cpu");
+  EXPECT_EQ(model.created[0].device.threads, 3);
   EXPECT_EQ(model.created[0].prefill_chunk, 64);
   EXPECT_EQ(model.created[0].max_seq_len, 1000);
   EXPECT_EQ(model.created[0].decoder_keep, 150);

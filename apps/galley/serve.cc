@@ -21,6 +21,7 @@
 #include "galley/serve/service.h"
 #include "galley/text/utf8.h"
 #include "gate.h"
+#include "loading.h"
 #include "stop_signal.h"
 
 namespace galley::app {
@@ -40,7 +41,8 @@ Result<engine::EngineOptions> EngineOptionsOf(Context& context, const std::files
   engine::EngineOptions options;
   ASSIGN_OR_RETURN(options.speculation, ReadSpeculation(values));
   options.model_dir = model_dir;
-  RETURN_IF_ERROR(ReadDevice(context, options));
+  options.device = ReadDevice(context);
+  options.on_load = ShowLoading(context.terminal);
   options.max_seq_len = values.Int("max-seq-len");
   options.max_seqs = static_cast<int>(values.Int("max-seqs"));
   options.step_rows_max = static_cast<int>(values.Int("step-rows"));

@@ -16,6 +16,7 @@
 #include "galley/backend/cuda/cuda_backend.h"
 #include "galley/backend/cuda/kernels.h"
 #include "galley/base/check.h"
+#include "placement_bench.h"
 
 namespace galley::bench {
 namespace {
@@ -186,7 +187,7 @@ struct Projections {
     return {.rows = rows, .groups = kGroups, .o = o, .wo_a = wo_a, .wo_b = wo_b, .y = y};
   }
 
-  static constexpr double kBytes = 126.6e6 * (1 + 1.0 / 1024);
+  static constexpr double kBytes = 126.6e6 * (1 + 1.0 / 1024), kInBytes = 51.1e6 * (1 + 1.0 / 1024);
   Weight wq_a, wq_b, wkv, wo_a, wo_b;
   const BFloat16* norm;
 };
@@ -215,6 +216,12 @@ void Dense(Bench& b, const std::vector<int>& row_counts) {
           2.0 * rows * static_cast<double>(w.rows * w.cols), 1,
           [&] { b.backend().Linear({.rows = rows, .weight = w, .x = in.q, .out = in.q}); }, replays);
     };
+    const auto* o = b.Random<BFloat16>(static_cast<std::size_t>(rows) * kHeads * 512, Pattern::kBF16);
+    b.Report(
+        fmt::format("AttnIn, {} rows", rows), Projections::kInBytes, 0, 1, [&] { b.backend().AttnIn(in); }, replays);
+    b.Report(
+        fmt::format("AttnOut, {} rows", rows), Projections::kBytes - Projections::kInBytes, 0, 1,
+        [&] { b.backend().AttnOut(projections.Out(o, rows, y)); }, replays);
     if (rows == 16) continue;
     for (const auto& [name, w] : {std::pair{"wq_b", &projections.wq_b}, std::pair{"wo_b", &projections.wo_b}}) {
       one(name, *w);
@@ -451,6 +458,9 @@ void Boundary(Bench& b, const std::vector<int>& row_counts) {
     b.Report(fmt::format("MhcBoundary {} rows", rows), rows * (kDim * 2.0 * 10) + 24 * 4.0 * kDim * 4,
              rows * 2.0 * 24 * 4 * kDim, 1, [&] { b.backend().MhcBoundary(args); });
   }
+}
+
+void Head(Bench& b) {
   const Weight head = b.Matrix(WeightFormat::kBF16, kVocab, kDim);
   const auto* norm = b.Random<BFloat16>(kDim, Pattern::kBF16);
   for (const int rows : {1, 64}) {
@@ -594,21 +604,28 @@ struct Part {
   void (*run)(Bench& b, const std::vector<int>& row_counts);
 };
 constexpr Part kParts[] = {
-    {"layer", Layer},         {"moe", Moe},      {"dense", Dense},
-    {"attention", Attention}, {"mhc", Boundary}, {"index", [](Bench& b, const std::vector<int>&) { Index(b); }},
+    {"layer", Layer},
+    {"moe", Moe},
+    {"dense", Dense},
+    {"attention", Attention},
+    {"mhc", Boundary},
+    {"head", [](Bench& b, const std::vector<int>&) { Head(b); }},
+    {"index", [](Bench& b, const std::vector<int>&) { Index(b); }},
     {"draw", Draws},
 };
 
 }  // namespace
 
 Status RunCudaBench(const CudaBenchOptions& options, const CudaBenchWrite& write) {
-  std::string names;
-  for (const Part& part : kParts) names += fmt::format("{}{}", names.empty() ? "" : ", ", part.name);
+  std::string names = "placement (alone)";
+  for (const Part& part : kParts) names += fmt::format(", {}", part.name);
   for (const std::string& name : options.only) {
-    if (std::ranges::find(kParts, name, &Part::name) == std::end(kParts)) {
+    const bool placement = name == "placement" && options.only.size() == 1;
+    if (!placement && std::ranges::find(kParts, name, &Part::name) == std::end(kParts)) {
       return Err(ErrorCode::kInvalidArgument, fmt::format("\"{}\" is no part; parts are {}", name, names), "only");
     }
   }
+  if (options.only == std::vector<std::string>{"placement"}) return RunPlacementBench(write);
   std::vector<std::unique_ptr<backend::Backend>> forms;
   using backend::ProductForm;
   for (const ProductForm form : {ProductForm::kStream, ProductForm::kSplit, ProductForm::kAuto}) {

@@ -23,6 +23,12 @@ Result<std::unique_ptr<backend::Backend>> MakeBackend(const std::string& name) {
   if (name == "cuda") return backend::MakeCudaBackend({});
   if (name == "cuda_stream")
     return backend::MakeCudaBackend({.linears = ProductForm::kStream, .experts = ProductForm::kStream});
+  // Experts elsewhere than on the device; of those on disk a few fit into main memory.
+  using backend::WeightPlace;
+  if (name == "cuda_host") return backend::MakeCudaBackend({.experts_at = WeightPlace::kHost});
+  if (name == "cuda_cache") return backend::MakeCudaBackend({.experts_at = WeightPlace::kHost, .expert_cache = 1});
+  if (name == "cuda_disk")
+    return backend::MakeCudaBackend({.experts_at = WeightPlace::kDisk, .expert_memory = std::size_t{96} << 20});
   if (name == "cuda_split")
     return backend::MakeCudaBackend({.linears = ProductForm::kSplit, .experts = ProductForm::kSplit});
 #endif
@@ -87,11 +93,12 @@ TEST_P(Conformance, EqualsRef) {
 }
 
 #ifdef GALLEY_CUDA
-// Every form of a product gives the same bits, so that which one runs is a matter of speed alone.
-TEST(ConformanceOfForms, EqualBits) {
+// All these backends give the same bits in the cases whose names begin so.
+void ExpectEqualBits(std::initializer_list<const char*> forms, std::string_view prefix) {
   for (const OpCase& op_case : OpCases()) {
+    if (!op_case.name.starts_with(prefix)) continue;
     std::vector<Output> first;
-    for (const char* form : {"cuda_stream", "cuda_split", "cuda"}) {
+    for (const char* form : forms) {
       auto tested = MakeBackend(form);
       ASSERT_TRUE(tested) << tested.error().ToString();
       const auto ran = RunOn(**tested, op_case, 7);
@@ -103,6 +110,16 @@ TEST(ConformanceOfForms, EqualBits) {
       }
     }
   }
+}
+
+// Which form of a product runs is a matter of speed alone.
+TEST(ConformanceOfForms, EqualBits) {
+  ExpectEqualBits({"cuda_stream", "cuda_split", "cuda"}, "");
+}
+
+// And so is where experts lie.
+TEST(ConformanceOfPlacement, EqualBits) {
+  ExpectEqualBits({"cuda", "cuda_host", "cuda_cache", "cuda_disk"}, "Moe");
 }
 #endif
 

@@ -385,14 +385,14 @@ void RouteAndMoe(OpRig& rig, int rows, int experts, int topk, int dim, int inter
     chosen.insert(chosen.end(), ids.begin(), ids.end());
     for (int j = 0; j < topk; ++j) weights.push_back(rig.Uniform(0.05f, 0.6f));
   }
-  const auto expert = [&](WeightFormat format) -> backend::ExpertWeights {
-    return {.w1 = rig.Matrix(format, inter, dim),
-            .w2 = rig.Matrix(format, dim, inter),
-            .w3 = rig.Matrix(format, inter, dim)};
+  const auto expert = [&](WeightFormat format, backend::MatrixUse use) -> backend::ExpertWeights {
+    return {.w1 = rig.Matrix(format, inter, dim, use),
+            .w2 = rig.Matrix(format, dim, inter, use),
+            .w3 = rig.Matrix(format, inter, dim, use)};
   };
   std::vector<backend::ExpertWeights> routed;
-  for (int e = 0; e < experts; ++e) routed.push_back(expert(kFp4));
-  const backend::ExpertWeights shared = expert(kFp8);
+  for (int e = 0; e < experts; ++e) routed.push_back(expert(kFp4, backend::MatrixUse::kChosen));
+  const backend::ExpertWeights shared = expert(kFp8, backend::MatrixUse::kEveryStep);
   rig.backend().Moe({.rows = rows,
                      .x = x,
                      .experts = rig.Place(chosen),
@@ -502,6 +502,8 @@ std::vector<OpCase> MakeCases() {
   add("MeanAndGather", MeanAndGather);
   add("AttnIn_small", [](OpRig& rig) { AttnIn(rig, {{0, 3}, {70, 6}}, 64, 64, 2); });
   add("AttnIn_rows1000", [](OpRig& rig) { AttnIn(rig, {{0, 900}, {7, 100}}, 64, 1024, 2); });
+  add("AttnIn_rows12", [](OpRig& rig) { AttnIn(rig, {{3, 10}, {70, 2}}, 1024, 256, 2); });
+  add("AttnIn_rows40", [](OpRig& rig) { AttnIn(rig, {{0, 30}, {7, 10}}, 1088, 384, 2); });
   add("AttnIn_true", [](OpRig& rig) { AttnIn(rig, {{100000, 2}, {5, 1}}, 5120, 1280, 64); });
   add("Compress_ratio1", [](OpRig& rig) { Compress(rig, {{0, 3}, {130, 9}}, 96, 1); });
   add("Compress_ratio2", [](OpRig& rig) { Compress(rig, {{0, 1}, {131, 20}, {6, 2}, {9, 1}}, 160, 2); });
@@ -522,6 +524,9 @@ std::vector<OpCase> MakeCases() {
   add("Attention_true", [](OpRig& rig) { Attention(rig, {{3000, 2}, {600, 1}}, 64, 512, 1, false); });
   add("AttnOut_small", [](OpRig& rig) { AttnOut(rig, 3, 2, 512, 32, 64); });
   add("AttnOut_rows1100", [](OpRig& rig) { AttnOut(rig, 1100, 4, 128, 256, 1024); });
+  add("AttnOut_rows12", [](OpRig& rig) { AttnOut(rig, 12, 2, 1024, 128, 384); });
+  add("AttnOut_rows40", [](OpRig& rig) { AttnOut(rig, 40, 4, 1024, 256, 384); });
+  add("AttnOut_rows200", [](OpRig& rig) { AttnOut(rig, 200, 2, 512, 128, 256); });
   add("AttnOut_true", [](OpRig& rig) { AttnOut(rig, 2, 8, 4096, 1024, 5120); });
   add("Moe_small", [](OpRig& rig) { RouteAndMoe(rig, 5, 6, 2, 64, 32); });
   add("Moe_rows40", [](OpRig& rig) { RouteAndMoe(rig, 40, 8, 3, 160, 96); });
@@ -530,6 +535,7 @@ std::vector<OpCase> MakeCases() {
   add("Moe_true", [](OpRig& rig) { RouteAndMoe(rig, 3, 10, 6, 5120, 2304); });
   add("Head_small", [](OpRig& rig) { Head(rig, 77, 64); });
   add("Head_wide", [](OpRig& rig) { Head(rig, 2000, 5120); });
+  add("Head_tiled_true", [](OpRig& rig) { Head(rig, 32768, 1024); });
   add("Draft_early", [](OpRig& rig) { Draft(rig, 60, 128); });
   add("Draft_late", [](OpRig& rig) { Draft(rig, 333, 128); });
   return cases;

@@ -75,13 +75,27 @@ std::string Complaint(const std::vector<Output>& ours, const std::vector<Output>
   return text;
 }
 
-backend::Weight OpRig::Matrix(backend::WeightFormat format, std::int64_t rows, std::int64_t cols) {
+backend::Weight OpRig::Matrix(backend::WeightFormat format, std::int64_t rows, std::int64_t cols,
+                              backend::MatrixUse use) {
   using backend::WeightFormat;
   backend::Weight weight{.format = format, .rows = rows, .cols = cols};
   const auto count = static_cast<std::size_t>(rows * cols);
   const float size = 1.0f / std::sqrt(static_cast<float>(cols));
+  // A backend may store weights in an order of its own.
+  const auto keep = [&](std::vector<std::uint8_t> bytes) {
+    host_weights_.push_back(std::move(bytes));
+    return reinterpret_cast<const std::byte*>(host_weights_.back().data());
+  };
   if (format == WeightFormat::kBF16) {
-    weight.data = Normals(count, size);
+    std::vector<std::uint8_t> bytes(count * sizeof(BFloat16));
+    for (std::size_t i = 0; i < count; ++i) {
+      const BFloat16 value = ToBFloat16(Normal() * size);
+      std::memcpy(bytes.data() + i * sizeof(value), &value, sizeof(value));
+    }
+    const auto placed =
+        backend_.UploadMatrix({.dtype = DType::kBF16, .shape = {rows, cols}, .data = keep(std::move(bytes))});
+    CHECK(placed) << placed.error().ToString();
+    weight.data = *placed;
     return weight;
   }
   if (format == WeightFormat::kF32) {
@@ -98,20 +112,15 @@ backend::Weight OpRig::Matrix(backend::WeightFormat format, std::int64_t rows, s
   std::vector<std::uint8_t> scales(static_cast<std::size_t>((fp4 ? rows : (rows + 31) / 32) * groups));
   const int center = 127 + static_cast<int>(std::lround(std::log2(size))) - (fp4 ? 1 : 4);
   for (std::uint8_t& scale : scales) scale = static_cast<std::uint8_t>(center + Integer(-1, 1));
-  // A backend may store codes and scales in an order of its own.
-  const auto keep = [&](std::vector<std::uint8_t> bytes) {
-    host_weights_.push_back(std::move(bytes));
-    return reinterpret_cast<const std::byte*>(host_weights_.back().data());
-  };
   const std::int64_t scale_rows = static_cast<std::int64_t>(scales.size()) / groups;
   const TensorView matrix{.dtype = fp4 ? DType::kI8 : DType::kF8E4M3,
                           .shape = {rows, fp4 ? cols / 2 : cols},
                           .data = keep(std::move(codes))};
-  const auto placed = backend_.UploadMatrix(matrix);
+  const auto placed = backend_.UploadMatrix(matrix, use);
   CHECK(placed) << placed.error().ToString();
   weight.data = *placed;
   const auto placed_scales = backend_.UploadScales(
-      {.dtype = DType::kE8M0, .shape = {scale_rows, groups}, .data = keep(std::move(scales))}, matrix);
+      {.dtype = DType::kE8M0, .shape = {scale_rows, groups}, .data = keep(std::move(scales))}, matrix, use);
   CHECK(placed_scales) << placed_scales.error().ToString();
   weight.scales = static_cast<const std::uint8_t*>(*placed_scales);
   return weight;

@@ -87,7 +87,8 @@ class OpRig {
     return Place(values);
   }
   // Weights whose products with values of size 1 are of size 1.
-  [[nodiscard]] backend::Weight Matrix(backend::WeightFormat format, std::int64_t rows, std::int64_t cols);
+  [[nodiscard]] backend::Weight Matrix(backend::WeightFormat format, std::int64_t rows, std::int64_t cols,
+                                       backend::MatrixUse use = backend::MatrixUse::kEveryStep);
 
   // Reads the outputs back. Errors of the device are reported here.
   [[nodiscard]] Result<std::vector<Output>> Finish();

@@ -222,7 +222,8 @@ class Errors(unittest.TestCase):
     def test_placement_that_cannot_be(self):
         self.refused("invalid_argument", "give at least 409600", "generate", "--experts", "disk", "--expert-memory", "1KiB", "Hi")
         self.refused("unsupported", "use --backend cpu", "generate", "--experts", "disk", "--backend", "ref", "Hi")
-        self.refused("unsupported", "use --experts device", "generate", "--experts", "host", "--backend", "cuda", "Hi")
+        for flags in (["--backend", "cpu", "--experts", "disk"], ["--backend", "cuda"]):
+            self.refused("invalid_argument", "use --backend cuda with --experts host or disk", "plan", "--expert-cache", "1GiB", *flags)
         self.refused("unsupported", "measures the cpu and cuda backends, not ref", "bench", "layers", "--backend", "ref")
 
     def test_no_model_there(self):
@@ -669,25 +670,30 @@ class Tools(unittest.TestCase):
         self.assertEqual(refused.returncode, EXIT["resource_exhausted"])
         self.assertFalse(json.loads(refused.stdout)["fits"])
         self.assertIn("1.00 MiB may be used", refused.stderr)
-        # Every placement: what runs also plans, and what cannot run is refused by both with the same words.
+        # Every placement: what runs also plans, and what cannot run is refused by both with the same words. A GPU is
+        # planned for without one.
         places = ["device", "host", "disk"]
         for backend in ["ref", "cpu", "cuda"]:
             for experts, engram in itertools.product(places, places):
                 flags = ["--backend", backend, "--experts", experts, "--engram", engram, "--expert-memory", "500KiB"]
                 plan = run("plan", "--json", *flags)
-                if backend == "cuda" and (experts != "device" or engram == "disk"):
-                    self.assertIn("is not possible with the cuda backend; use --" + ("experts" if experts != "device" else "engram"), plan.stderr)
-                elif backend == "ref" and experts == "disk":
+                if backend == "ref" and experts == "disk":
                     self.assertIn("every expert in memory; use --backend cpu", plan.stderr)
-                else:
-                    self.assertEqual(plan.returncode, 0, (flags, plan.stderr))
-                    slow = json.loads(plan.stdout)["notes"]
-                    self.assertEqual([note.split(" uses ")[0].split(" reads ")[0] for note in slow], ["a token"] * [experts, engram].count("disk"))
-                    if backend != "cuda" and engram == "disk":
-                        self.assertEqual(run("generate", *flags, "--max-tokens", 1, "Hi").returncode, 0, flags)
+                    self.assertEqual(plan.returncode, EXIT["unsupported"], flags)
+                    self.assertEqual(run("generate", *flags, "Hi").stderr, plan.stderr)
                     continue
-                self.assertEqual(plan.returncode, EXIT["unsupported"], flags)
-                self.assertEqual(run("generate", *flags, "Hi").stderr, plan.stderr)
+                self.assertEqual(plan.returncode, 0, (flags, plan.stderr))
+                planned = json.loads(plan.stdout)
+                expected = ["a token"] * [experts, engram].count("disk") + ["each layer"] * (backend == "cuda" and experts == "disk")
+                self.assertEqual([" ".join(note.split()[:2]) for note in planned["notes"]], expected, flags)
+                if backend == "cuda":
+                    self.assertEqual(planned["device_bytes"] + planned["host_bytes"], planned["total_bytes"])
+                    limit = {"device": "device memory", "host": "PCIe", "disk": "disk"}
+                    if engram != "disk":  # nano's rows of tables take longer than all else
+                        self.assertEqual(planned["speeds"][0]["limit"], limit[experts], flags)
+                    self.assertIn(" in main memory\n", run("plan", *flags).stdout)
+                elif engram == "disk":
+                    self.assertEqual(run("generate", *flags, "--max-tokens", 1, "Hi").returncode, 0, flags)
         # The configuration alone is enough.
         with tempfile.TemporaryDirectory() as folder:
             shutil.copy(NANO / "config.json", folder)

@@ -25,7 +25,7 @@ std::string Complaints(const std::filesystem::path& model_dir, const std::filesy
   const auto golden = engine::ReadTensors(file);
   if (!golden) return golden.error().ToString();
   engine::DumpOptions options = OptionsFor(model_dir, *golden);
-  options.backend = kBackend;
+  options.device.backend = kBackend;
   const auto dump = engine::Dump(options);
   if (!dump) return dump.error().ToString();
   const std::string set = golden->at("ids").shape[0] <= 48 ? "probe_short" : "probe_long";
@@ -62,7 +62,7 @@ TEST(GoldenSlow, SetsBesideTheCheckout) {
 TEST(GoldenSlow, EveryNanoPrompt) {
   std::ifstream file(kGolden / "nano/golden.json");
   const nlohmann::json cases = nlohmann::json::parse(file);
-  auto generator = engine::Generator::Create({.model_dir = kNano, .backend = kBackend});
+  auto generator = engine::Generator::Create({.model_dir = kNano, .device = {.backend = kBackend}});
   ASSERT_TRUE(generator) << generator.error().ToString();
   for (const auto& golden : cases) {
     const auto expected = golden.at("greedy").get<std::vector<TokenId>>();
@@ -86,7 +86,8 @@ TEST(GoldenSlow, EveryNanoPrompt) {
 TEST(GoldenSlow, NanoDrafts) {
   std::ifstream file(kGolden / "nano/golden.json");
   const nlohmann::json cases = nlohmann::json::parse(file);
-  auto loaded = engine::LoadedModel::Load({.model_dir = kNano, .backend = kBackend, .rows_max = 1024, .drafts = true});
+  auto loaded = engine::LoadedModel::Load(
+      {.model_dir = kNano, .device = {.backend = kBackend}, .rows_max = 1024, .drafts = true});
   ASSERT_TRUE(loaded) << loaded.error().ToString();
   double equal = 0, tokens = 0, accepted = 0, golden_accepted = 0, rounds = 0;
   for (const auto& golden : cases) {
@@ -147,8 +148,8 @@ TEST(GoldenSlow, HeldOutText) {
   const std::vector<double> values = engine::Values(text->at("ids"));
   std::ifstream file(kGolden / "nano/figures.json");
   const auto figures = nlohmann::json::parse(file).at("heldout_text").at("row_nll").get<std::vector<double>>();
-  auto loaded =
-      engine::LoadedModel::Load({.model_dir = kNano, .backend = kBackend, .rows_max = 1024, .logit_rows_max = 1024});
+  auto loaded = engine::LoadedModel::Load(
+      {.model_dir = kNano, .device = {.backend = kBackend}, .rows_max = 1024, .logit_rows_max = 1024});
   ASSERT_TRUE(loaded) << loaded.error().ToString();
   double ours = 0, stored = 0;
   for (std::size_t row = 0; row < kRows; ++row) {

@@ -39,7 +39,7 @@ void CompareCase(const std::filesystem::path& model_dir, const std::filesystem::
   const auto golden = engine::ReadTensors(file);
   ASSERT_TRUE(golden) << golden.error().ToString();
   engine::DumpOptions options = OptionsFor(model_dir, *golden);
-  options.backend = Golden::GetParam();
+  options.device.backend = Golden::GetParam();
   const auto dump = engine::Dump(options);
   ASSERT_TRUE(dump) << dump.error().ToString();
   const Limits limits = Limits::Load(kGolden / "limits.json");
@@ -62,22 +62,24 @@ TEST(ExpertsOnDisk, GiveTheSameTensors) {
   engine::DumpOptions options;
   options.model_dir = kNano;
   for (int i = 0; i < 40; ++i) options.ids.push_back(100 + 7 * i);
-  options.backend = "cpu";
+  options.device.backend = "cpu";
   options.greedy = 4;
   const auto in_memory = engine::Dump(options);
   ASSERT_TRUE(in_memory) << in_memory.error().ToString();
-  options.expert_memory = 4 * 25 * 4096;  // an expert: 52,224 bytes in 13 pages, and 12 for the ends of its arrays
+  options.device.experts = engine::WeightPlace::kDisk;
+  options.device.expert_memory =
+      4 * 25 * 4096;  // an expert: 52,224 bytes in 13 pages, and 12 for the ends of its arrays
   const auto on_disk = engine::Dump(options);
   ASSERT_TRUE(on_disk) << on_disk.error().ToString();
   ASSERT_EQ(in_memory->size(), on_disk->size());
   for (const auto& [name, tensor] : *in_memory) EXPECT_EQ(tensor.data, on_disk->at(name).data) << name;
 
-  options.expert_memory -= 1;
+  options.device.expert_memory -= 1;
   const auto too_little = engine::Dump(options);
   ASSERT_FALSE(too_little);
   EXPECT_NE(too_little.error().message.find("give at least 409600"), std::string::npos) << too_little.error().message;
-  options.expert_memory += 1;
-  options.backend = "ref";
+  options.device.expert_memory += 1;
+  options.device.backend = "ref";
   EXPECT_EQ(engine::Dump(options).error().code, ErrorCode::kUnsupported);
 }
 
@@ -89,8 +91,8 @@ TEST_P(OneLayer, FromExactInput) {
   const auto golden = engine::ReadTensors(kProbe / "golden_t700.safetensors");
   ASSERT_TRUE(golden);
   const std::vector<std::int32_t> ids = engine::Int32Values(golden->at("ids"));
-  auto loaded =
-      engine::LoadedModel::Load({.model_dir = kProbe, .backend = backend, .rows_max = static_cast<int>(ids.size())});
+  auto loaded = engine::LoadedModel::Load(
+      {.model_dir = kProbe, .device = {.backend = backend}, .rows_max = static_cast<int>(ids.size())});
   ASSERT_TRUE(loaded) << loaded.error().ToString();
 
   std::vector<Position> rows;
@@ -199,7 +201,7 @@ TEST_P(NanoPrompt, GreedyText) {
   const auto found =
       std::find_if(cases.begin(), cases.end(), [](const auto& c) { return c.at("name") == std::get<0>(GetParam()); });
   ASSERT_NE(found, cases.end());
-  auto generator = engine::Generator::Create({.model_dir = kNano, .backend = std::get<1>(GetParam())});
+  auto generator = engine::Generator::Create({.model_dir = kNano, .device = {.backend = std::get<1>(GetParam())}});
   ASSERT_TRUE(generator) << generator.error().ToString();
   const auto ids = (*generator)->tokenizer().Encode(found->at("prompt").get<std::string>(), text::AddedTokens::kMatch);
   ASSERT_TRUE(ids);

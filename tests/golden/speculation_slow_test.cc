@@ -22,7 +22,7 @@ std::unique_ptr<engine::Engine> Make(engine::SpeculationMode mode, const char* b
   options.model_dir = kRoot / "models/nano";
   options.max_seq_len = 2048;
   options.max_seqs = 8;
-  options.backend = backend;
+  options.device.backend = backend;
   options.step_rows_max = 512;
   options.speculation.mode = mode;
   options.speculation.on_round = [](const engine::DraftRound&) {};  // so that every draft is verified
@@ -118,7 +118,7 @@ TEST(SpeculationSlow, CalibrationMakesConfidencesTruer) {
   options.model_dir = kRoot / "models/nano";
   options.max_seq_len = 64;
   options.max_seqs = 8;
-  options.backend = "cpu";
+  options.device.backend = "cpu";
   std::vector<engine::DraftRound> parts[2];
   for (std::size_t part = 0; part < 2; ++part) {
     auto rounds = engine::CollectRounds(

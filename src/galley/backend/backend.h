@@ -39,6 +39,9 @@ class Buffer {
   std::size_t bytes_ = 0;
 };
 
+// Whether every step needs a matrix, or those that chose the routed expert that it belongs to.
+enum class MatrixUse { kEveryStep, kChosen };
+
 // What makes two steps the same sequence of ops with the same arguments: only what their memory holds differs.
 struct StepKey {
   const void* model = nullptr;  // whose buffers the ops use
@@ -57,6 +60,8 @@ class Backend {
 
   // Errors: kResourceExhausted with the purpose, what was asked for and what there is.
   [[nodiscard]] virtual Result<Buffer> Allocate(std::size_t bytes, std::string_view purpose) = 0;
+  // Bytes of a device's own memory that are free; 0: Allocate takes the process's.
+  [[nodiscard]] virtual std::uint64_t free_device_bytes() const { return 0; }
   // Bytes handed out by Allocate so far, and how often; what was freed is not taken off. 0: not counted.
   [[nodiscard]] virtual std::uint64_t allocated_bytes() const { return 0; }
   [[nodiscard]] virtual std::int64_t allocations() const { return 0; }
@@ -65,15 +70,18 @@ class Backend {
   // with FinishUploads; others are there at once.
   [[nodiscard]] virtual Result<const void*> Upload(const TensorView& weight) = 0;
   // The same for Weight::data: a backend may keep a matrix in an order of its own, which only its products read.
-  [[nodiscard]] virtual Result<const void*> UploadMatrix(const TensorView& weight) { return Upload(weight); }
+  [[nodiscard]] virtual Result<const void*> UploadMatrix(const TensorView& weight, MatrixUse) { return Upload(weight); }
   // And for Weight::scales, those of `matrix`.
-  [[nodiscard]] virtual Result<const void*> UploadScales(const TensorView& scales, const TensorView&) {
+  [[nodiscard]] virtual Result<const void*> UploadScales(const TensorView& scales, const TensorView&, MatrixUse) {
     return Upload(scales);
   }
   // And for tables of which a step gathers few rows (EngramGatherArgs), which may lie where reading is slow.
   [[nodiscard]] virtual Result<const void*> UploadTable(const TensorView& table) { return Upload(table); }
   // Where the weights that Upload will be given lie on disk, valid as long as they are; FinishUploads tells `progress`.
   virtual void UseFiles(std::span<const io::WeightFile>, const io::Progress&) {}
+  // Experts that a Moe will choose from, all uploaded: a backend that has none of them on the device makes room with
+  // FinishUploads.
+  virtual void ExpectExperts(std::span<const ExpertWeights>) {}
   // Reads what uploads have left to be read, all at once and in the files' order. No op may run before. Errors: those
   // of io::ReadWeights, kDevice, kResourceExhausted.
   [[nodiscard]] virtual Status FinishUploads() { return {}; }

@@ -19,19 +19,22 @@ class BackendDecorator : public Backend {
   [[nodiscard]] Result<Buffer> Allocate(std::size_t bytes, std::string_view purpose) override {
     return inner_->Allocate(bytes, purpose);
   }
+  [[nodiscard]] std::uint64_t free_device_bytes() const override { return inner_->free_device_bytes(); }
   [[nodiscard]] std::uint64_t allocated_bytes() const override { return inner_->allocated_bytes(); }
   [[nodiscard]] std::int64_t allocations() const override { return inner_->allocations(); }
   [[nodiscard]] Result<const void*> Upload(const TensorView& weight) override { return inner_->Upload(weight); }
-  [[nodiscard]] Result<const void*> UploadMatrix(const TensorView& weight) override {
-    return inner_->UploadMatrix(weight);
+  [[nodiscard]] Result<const void*> UploadMatrix(const TensorView& weight, MatrixUse use) override {
+    return inner_->UploadMatrix(weight, use);
   }
-  [[nodiscard]] Result<const void*> UploadScales(const TensorView& scales, const TensorView& matrix) override {
-    return inner_->UploadScales(scales, matrix);
+  [[nodiscard]] Result<const void*> UploadScales(const TensorView& scales, const TensorView& matrix,
+                                                 MatrixUse use) override {
+    return inner_->UploadScales(scales, matrix, use);
   }
   [[nodiscard]] Result<const void*> UploadTable(const TensorView& table) override { return inner_->UploadTable(table); }
   void UseFiles(std::span<const io::WeightFile> files, const io::Progress& progress) override {
     inner_->UseFiles(files, progress);
   }
+  void ExpectExperts(std::span<const ExpertWeights> routed) override { inner_->ExpectExperts(routed); }
   [[nodiscard]] Status FinishUploads() override { return inner_->FinishUploads(); }
   [[nodiscard]] Status CopyToDevice(void* device, const void* host, std::size_t bytes) override {
     return inner_->CopyToDevice(device, host, bytes);

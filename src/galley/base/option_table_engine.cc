@@ -48,7 +48,7 @@ constexpr Spec kEngine[] = {
      .commands = "plan bench serve",
      .value_name = "BYTES",
      .initial = "0",
-     .help = "Memory that the plan may take, as 96GiB; 0 takes what the process may use."},
+     .help = "Memory that the plan may take, as 96GiB, with a GPU main memory; 0 takes what the process may use."},
     {.name = "replay",
      .type = Type::kEnum,
      .commands = "bench serve",
@@ -79,20 +79,28 @@ constexpr Spec kBench[] = {
     {.name = "shape",
      .type = Type::kEnum,
      .initial = "v41",
-     .help = "layers, kernels: the model whose layer is measured.",
+     .help = "layers, kernels, slice: the model whose layers are measured.",
      .choices = "v41 v4flash v4pro"},
     {.name = "only",
      .type = Type::kList,
      .value_name = "PART",
      .help =
-         "Measure this part only. kernels: layer, moe, dense, attention, mhc, index, draw. layers on the cpu: decode, "
-         "prefill, moe (experts of one row, all MXFP4)."},
+         "Measure this part only. kernels: layer, moe, dense, attention, mhc, head, index, draw, or placement alone "
+         "(experts that lie elsewhere than on the GPU). layers on the cpu: decode, prefill, moe (experts of one "
+         "row, all MXFP4)."},
     {.name = "prefill-rows",
      .type = Type::kInt,
      .value_name = "N",
      .initial = "8192",
-     .help = "kernels: rows of the prefill step that is measured beside decode steps; 0: none.",
+     .help = "kernels: rows of the prefill step that is measured beside decode steps; 0: none. slice: the same, which "
+             "are also what decode steps look back on.",
      .ints = {0, 65536}},
+    {.name = "layers",
+     .type = Type::kInt,
+     .value_name = "N",
+     .initial = "8",
+     .help = "slice: layers of the slice.",
+     .ints = {4, 40}},
     {.name = "processor-time",
      .type = Type::kBool,
      .help = "layers: measure processor time, shared out over the threads, instead of wall time; for a machine that "

@@ -52,18 +52,26 @@ constexpr Spec kModel[] = {
      .type = Type::kEnum,
      .commands = "generate chat dump plan bench serve calibrate",
      .initial = "device",
-     .help = "Where routed experts are kept: with what computes, in main memory (the same for ref and cpu), or on disk "
-             "with those most used in memory (--expert-memory).",
+     .help = "Where routed experts are kept: with what computes, in main memory (the same for ref and cpu; cuda reads "
+             "them over PCIe), or on disk with those most used in memory (--expert-memory).",
      .choices = "device host disk"},
     {.name = "expert-memory",
      .type = Type::kBytes,
      .commands = "generate chat dump plan bench serve calibrate",
      .value_name = "BYTES",
      .initial = "0",
-     .help = "With --experts disk: memory for experts, as 64GiB; 0 takes half of the memory limit."},
+     .help = "With --experts disk: main memory for experts, as 64GiB; 0 takes half of the memory limit."},
+    {.name = "expert-cache",
+     .type = Type::kBytes,
+     .commands = "generate chat dump plan bench serve calibrate",
+     .value_name = "BYTES",
+     .initial = "0",
+     .help = "With --backend cuda and --experts host or disk: GPU memory in which those of the experts stay that are "
+             "used most, as 64GiB. 0: on the host none, so that kernels read them there; on disk one layer's experts, "
+             "which is the least."},
     {.name = "cuda-graphs",
      .type = Type::kEnum,
-     .commands = "generate chat dump bench serve calibrate",
+     .commands = "generate chat dump plan bench serve calibrate",
      .initial = "on",
      .help = "Whether the cuda backend records decode steps and replays them, which is faster. Does not change the "
              "result.",

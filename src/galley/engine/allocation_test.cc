@@ -132,7 +132,7 @@ struct Case {
 
 EngineOptions StepOptions(const Case& on) {
   EngineOptions options = Options();
-  options.backend = on.backend;
+  options.device.backend = on.backend;
   options.step_rows_max = 24;
   options.itl_target_s = 10;  // chunks as long as the step holds
   options.speculation.mode = on.mode;

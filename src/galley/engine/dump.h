@@ -11,6 +11,7 @@
 
 #include "galley/base/error.h"
 #include "galley/base/strong_id.h"
+#include "galley/engine/device_options.h"
 #include "galley/io/weight_file.h"
 #include "galley/tensor/tensor_view.h"
 
@@ -33,14 +34,7 @@ using TensorMap = std::map<std::string, HostTensor>;
 struct DumpOptions {
   std::filesystem::path model_dir;
   std::vector<TokenId> ids;
-  std::string backend = "ref";
-  std::int64_t expert_memory = -1;          // LoadOptions::expert_memory
-  bool cuda_graphs = true;                  // LoadOptions::cuda_graphs
-  bool engram_on_disk = false;              // LoadOptions::engram_on_disk
-  bool engram_on_host = false;              // LoadOptions::engram_on_host
-  std::filesystem::path weight_cache = {};  // LoadOptions::weight_cache
-  std::string isa = "auto";                 // instruction set of the cpu backend
-  int threads = 0;
+  DeviceOptions device = {};
   io::Progress on_load = {};  // LoadOptions::on_load
   int chunk = 0;              // rows of a prefill step; 0: the whole prompt in one step
   int truncate_decoder = 0;   // > 0: a second run with the decoder on the last rows only, as tensors replay.*

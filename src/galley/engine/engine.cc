@@ -74,14 +74,7 @@ Result<Resolved> Resolve(const EngineOptions& options, const model::Config& conf
 LoadOptions LoadOptionsFor(const EngineOptions& options, const Resolved& resolved) {
   const SpeculationOptions& speculation = resolved.speculation;
   return {.model_dir = options.model_dir,
-          .backend = options.backend,
-          .isa = options.isa,
-          .expert_memory = options.expert_memory,
-          .cuda_graphs = options.cuda_graphs,
-          .weight_cache = options.weight_cache,
-          .engram_on_disk = options.engram_on_disk,
-          .engram_on_host = options.engram_on_host,
-          .threads = options.threads,
+          .device = options.device,
           .rows_max = options.step_rows_max,
           .logit_rows_max = options.max_seqs * (1 + speculation.draft_tokens),
           .sequences_max = options.max_seqs,

@@ -18,6 +18,7 @@
 #include "galley/base/error.h"
 #include "galley/base/strong_id.h"
 #include "galley/engine/constraint.h"
+#include "galley/engine/device_options.h"
 #include "galley/engine/generator.h"
 #include "galley/engine/memory_plan.h"
 #include "galley/engine/speculation.h"
@@ -35,20 +36,13 @@ namespace galley::engine {
 
 struct EngineOptions {
   std::filesystem::path model_dir;
-  std::string backend = "ref";
-  std::int64_t expert_memory = -1;          // LoadOptions::expert_memory
-  bool cuda_graphs = true;                  // LoadOptions::cuda_graphs
-  bool engram_on_disk = false;              // LoadOptions::engram_on_disk
-  bool engram_on_host = false;              // LoadOptions::engram_on_host
-  std::filesystem::path weight_cache = {};  // LoadOptions::weight_cache
-  std::string isa = "auto";                 // instruction set of the cpu backend
-  int threads = 0;                          // of the backend; 0: as many as the process may use
-  std::int64_t max_seq_len = 0;             // 0: what the config states
-  int max_seqs = 16;                        // sequences that run at once
-  int step_rows_max = 512;                  // rows of one step, prompts and decodes together
-  std::int64_t grammar_cache = 0;           // bytes of the caller's GrammarCompiler, which the memory plan counts
-  int blocks = 0;     // history blocks of 128 tokens; 0: enough for max_seqs sequences of max_seq_len
-  int snapshots = 0;  // saved slots, kept where a next turn will match; 0: off
+  DeviceOptions device = {};
+  std::int64_t max_seq_len = 0;    // 0: what the config states
+  int max_seqs = 16;               // sequences that run at once
+  int step_rows_max = 512;         // rows of one step, prompts and decodes together
+  std::int64_t grammar_cache = 0;  // bytes of the caller's GrammarCompiler, which the memory plan counts
+  int blocks = 0;                  // history blocks of 128 tokens; 0: enough for max_seqs sequences of max_seq_len
+  int snapshots = 0;               // saved slots, kept where a next turn will match; 0: off
   kv::ReplayMode replay = kv::ReplayMode::kBounded;
   int decoder_keep = 0;        // decoder truncation: prompt rows that run the decoder layers; 0: all
   double itl_target_s = 0.05;  // predicted step time that prefill chunks are cut to while sequences decode

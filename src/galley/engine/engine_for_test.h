@@ -22,7 +22,7 @@ inline const std::filesystem::path kProbe = std::filesystem::path(GALLEY_SOURCE_
 inline EngineOptions Options() {
   EngineOptions options;
   options.model_dir = kProbe;
-  options.backend = "cpu";  // faster than the reference
+  options.device.backend = "cpu";  // faster than the reference
   options.max_seq_len = 1024;
   options.max_seqs = 4;
   options.step_rows_max = 256;

@@ -124,7 +124,7 @@ TEST(EngineLimits, OptionsOutsideTheirRangeAreNamed) {
   EXPECT_THAT(error([](EngineOptions& o) { o.max_seqs = 0; }), HasSubstr("max-seqs: 0 is outside 1 …"));
   EXPECT_THAT(error([](EngineOptions& o) { o.blocks = -1; }), HasSubstr("blocks: -1 is outside 0 …"));
   EXPECT_THAT(error([](EngineOptions& o) { o.max_seq_len = 1; }), HasSubstr("max-seq-len: 1 has no room"));
-  EXPECT_THAT(error([](EngineOptions& o) { o.threads = -1; }), HasSubstr("threads: -1 is outside 0 …"));
+  EXPECT_THAT(error([](EngineOptions& o) { o.device.threads = -1; }), HasSubstr("threads: -1 is outside 0 …"));
 }
 
 TEST(EngineLimits, ShortestDeadlineAndExtremePrioritiesEndOnce) {

@@ -154,14 +154,7 @@ Result<std::unique_ptr<Generator>> Generator::Create(const GeneratorOptions& opt
   RETURN_IF_ERROR(CheckRange("prefill-chunk", options.prefill_chunk, 1, 1 << 16));
   EngineOptions engine;
   engine.model_dir = options.model_dir;
-  engine.backend = options.backend;
-  engine.isa = options.isa;
-  engine.expert_memory = options.expert_memory;
-  engine.cuda_graphs = options.cuda_graphs;
-  engine.engram_on_disk = options.engram_on_disk;
-  engine.weight_cache = options.weight_cache;
-  engine.engram_on_host = options.engram_on_host;
-  engine.threads = options.threads;
+  engine.device = options.device;
   engine.max_seq_len = options.max_seq_len;
   engine.max_seqs = 1;
   engine.step_rows_max = std::max(options.prefill_chunk, kStepRowsMin);

@@ -13,6 +13,7 @@
 #include "galley/base/error.h"
 #include "galley/base/strong_id.h"
 #include "galley/engine/constraint.h"
+#include "galley/engine/device_options.h"
 #include "galley/engine/speculation.h"
 #include "galley/io/weight_file.h"
 #include "galley/model/config.h"
@@ -78,19 +79,12 @@ struct GenerateResult {
 
 struct GeneratorOptions {
   std::filesystem::path model_dir;
-  int threads = 0;               // 0: as many as the process may use
-  int prefill_chunk = 256;       // rows of a prompt that one step handles
-  int decoder_keep = 0;          // decoder truncation: prompt rows that run layers of the decoder; 0: all rows
-  std::int64_t max_seq_len = 0;  // 0: what the config states
-  std::string backend = "ref";
-  std::int64_t expert_memory = -1;          // LoadOptions::expert_memory
-  bool cuda_graphs = true;                  // LoadOptions::cuda_graphs
-  bool engram_on_disk = false;              // LoadOptions::engram_on_disk
-  bool engram_on_host = false;              // LoadOptions::engram_on_host
-  std::filesystem::path weight_cache = {};  // LoadOptions::weight_cache
-  std::string isa = "auto";                 // instruction set of the cpu backend
-  SpeculationOptions speculation = {};      // drafts change how fast tokens come, not which
-  io::Progress on_load = {};                // EngineOptions::on_load
+  DeviceOptions device = {};
+  int prefill_chunk = 256;              // rows of a prompt that one step handles
+  int decoder_keep = 0;                 // decoder truncation: prompt rows that run layers of the decoder; 0: all rows
+  std::int64_t max_seq_len = 0;         // 0: what the config states
+  SpeculationOptions speculation = {};  // drafts change how fast tokens come, not which
+  io::Progress on_load = {};            // EngineOptions::on_load
 };
 
 class Generator {

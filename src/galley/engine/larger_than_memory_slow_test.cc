@@ -184,29 +184,29 @@ struct Decoding {
   double start = 0;      // seconds until the model is there
   double seconds = 0;    // of decoding
   double bandwidth = 0;  // of the disk, measured between the tokens: bytes a second
-  backend::cpu::ExpertCounts counts;
+  backend::ExpertCounts counts;
   std::int64_t resident = 0;
 };
 
-// A prompt and greedy decoding, one token at a time.
+// A prompt and greedy decoding, one token at a time; `expert_memory` 0: everything is in memory.
 void Decode(const std::filesystem::path& dir, std::int64_t expert_memory, std::int64_t memory_limit, Decoding& run,
             const std::filesystem::path& cache = {}) {
   const auto start = std::chrono::steady_clock::now();
-  auto loaded = LoadedModel::Load({.model_dir = dir,
-                                   .backend = "cpu",
-                                   .expert_memory = expert_memory,
-                                   .weight_cache = cache,
-                                   .engram_on_disk = expert_memory >= 0,
-                                   .rows_max = 16,
-                                   .max_seq_len = 256,
-                                   .memory_limit = memory_limit});
+  const WeightPlace place = expert_memory > 0 ? WeightPlace::kDisk : WeightPlace::kDevice;
+  auto loaded = LoadedModel::Load(
+      {.model_dir = dir,
+       .device =
+           {.backend = "cpu", .experts = place, .expert_memory = expert_memory, .engram = place, .weight_cache = cache},
+       .rows_max = 16,
+       .max_seq_len = 256,
+       .memory_limit = memory_limit});
   ASSERT_TRUE(loaded) << loaded.error().ToString();
   run.start = Seconds(start);
   const auto* store = dynamic_cast<const backend::cpu::CpuBackend&>(loaded->backend()).expert_store();
   Sequence sequence(*loaded);
   std::vector<TokenId> tokens;
   for (int i = 0; i < kPrompt; ++i) tokens.push_back(20 + 31 * i);
-  backend::cpu::ExpertCounts before;
+  backend::ExpertCounts before;
   double disk_seconds = 0;
   std::size_t disk_bytes = 0;
   for (int i = 0; i <= kTokens; ++i) {
@@ -369,7 +369,7 @@ TEST_F(LargerThanMemory, RunsWhereTheSystemAllowsNoMore) {
              static_cast<double>(limited.most) / 1e9, static_cast<double>(kLimit) / 1e9);
   EXPECT_LE(limited.most, kLimit);
   Decoding whole;
-  Decode(dir().path(), -1, 0, whole);
+  Decode(dir().path(), 0, 0, whole);
   EXPECT_EQ(limited.digest, DigestOf(whole.logits));
 }
 
@@ -399,7 +399,7 @@ TEST_F(LargerThanMemory, DecodesTheSameBitsAtTheRateOfTheDisk) {
   EXPECT_LE(limited.resident, kLimit);
   EXPECT_GT(counts.misses + counts.guessed, counts.uses / 3);  // it really reads
 
-  Decode(dir.path(), -1, 0, whole);
+  Decode(dir.path(), 0, 0, whole);
   if (HasFatalFailure()) return;
   ASSERT_EQ(limited.logits.size(), whole.logits.size());
   for (std::size_t i = 0; i < whole.logits.size(); ++i) ASSERT_EQ(limited.logits[i], whole.logits[i]) << "token " << i;

@@ -7,9 +7,7 @@
 
 #include "galley/backend/cpu/cpu_backend.h"
 #include "galley/backend/cpu/topology.h"
-#ifdef GALLEY_CUDA
 #include "galley/backend/cuda/cuda_backend.h"
-#endif
 #include "galley/backend/ref/ref_backend.h"
 #include "galley/base/log.h"
 #include "galley/base/math.h"
@@ -38,26 +36,35 @@ struct BackendEntry {
 
 Result<std::unique_ptr<backend::Backend>> MakeRef(const LoadOptions& options, std::size_t) {
   return std::unique_ptr<backend::Backend>(
-      std::make_unique<backend::RefBackend>(options.threads == 0 ? UsableProcessors() : options.threads));
+      std::make_unique<backend::RefBackend>(options.device.threads == 0 ? UsableProcessors() : options.device.threads));
 }
 
 Result<std::unique_ptr<backend::Backend>> MakeCpu(const LoadOptions& options, std::size_t expert_memory) {
-  backend::cpu::Placement placement = backend::cpu::PlaceThreads(options.threads);
+  backend::cpu::Placement placement = backend::cpu::PlaceThreads(options.device.threads);
   return backend::cpu::CpuBackend::Create({.threads = placement.threads,
-                                           .isa = options.isa,
+                                           .isa = options.device.isa,
                                            .expert_memory = expert_memory,
-                                           .engram_on_disk = options.engram_on_disk,
+                                           .engram_on_disk = options.device.engram == WeightPlace::kDisk,
                                            .processors = std::move(placement.processors)});
+}
+
+backend::CudaOptions CudaOptionsOf(const LoadOptions& options, std::size_t expert_memory) {
+  const DeviceOptions& device = options.device;
+  return {.device = 0,
+          .graphs = device.cuda_graphs,
+          .experts_at = device.experts,
+          .expert_memory = expert_memory,
+          .expert_cache = static_cast<std::size_t>(device.expert_cache),
+          .engram_at = device.engram};
 }
 
 constexpr BackendEntry kBackends[] = {
     {"ref", false, MakeRef},
     {"cpu", true, MakeCpu},
 #ifdef GALLEY_CUDA
-    {"cuda", false,
-     [](const LoadOptions& options, std::size_t) {
-       return backend::MakeCudaBackend(
-           {.device = 0, .graphs = options.cuda_graphs, .engram_on_host = options.engram_on_host});
+    {"cuda", true,
+     [](const LoadOptions& options, std::size_t expert_memory) {
+       return backend::MakeCudaBackend(CudaOptionsOf(options, expert_memory));
      }},
 #endif
 };
@@ -65,8 +72,13 @@ constexpr std::string_view kFastest = "cpu";  // what "auto" stands for
 
 // Bytes for experts that are on disk; 0: they are in memory.
 std::int64_t ExpertMemory(const LoadOptions& options) {
-  if (options.expert_memory < 0) return 0;
-  return options.expert_memory == 0 ? MemoryLimit(options.memory_limit) / 2 : options.expert_memory;
+  if (options.device.experts != WeightPlace::kDisk) return 0;
+  return options.device.expert_memory == 0 ? MemoryLimit(options.memory_limit) / 2 : options.device.expert_memory;
+}
+
+// A plan may be for a backend of another build.
+bool HasOwnMemory(const LoadOptions& options) {
+  return BackendName(options.device.backend) == "cuda";
 }
 
 // Experts run in groups of up to half of their memory, and a group is one expert at least.
@@ -74,7 +86,7 @@ Status CheckExpertMemory(std::int64_t bytes, const model::Config& config) {
   constexpr std::int64_t kLeast = 4;
   const std::int64_t values = 3 * std::int64_t{config.dim} * config.moe_inter_dim;
   const auto least =
-      kLeast * static_cast<std::int64_t>(backend::cpu::ExpertRoom(static_cast<std::size_t>(values / 2 + values / 32)));
+      kLeast * static_cast<std::int64_t>(backend::ExpertRoom(static_cast<std::size_t>(values / 2 + values / 32)));
   if (bytes == 0 || bytes >= least) return {};
   return Err(ErrorCode::kInvalidArgument,
              fmt::format("{} bytes hold fewer than {} of this model's experts; give at least {}", bytes, kLeast, least),
@@ -84,13 +96,21 @@ Status CheckExpertMemory(std::int64_t bytes, const model::Config& config) {
 // Null: not in this build.
 const BackendEntry* EntryOf(const LoadOptions& options) {
   const auto* found = std::find_if(std::begin(kBackends), std::end(kBackends), [&](const BackendEntry& entry) {
-    return entry.name == BackendName(options.backend);
+    return entry.name == BackendName(options.device.backend);
   });
   return found == std::end(kBackends) ? nullptr : found;
 }
 
-// A plan may be for a backend of another build.
 Status CheckExpertsPlace(const LoadOptions& options, const BackendEntry* entry) {
+  const DeviceOptions& device = options.device;
+  if (device.expert_cache < 0 ||
+      (device.expert_cache > 0 && (device.experts == WeightPlace::kDevice || !HasOwnMemory(options)))) {
+    return Err(
+        ErrorCode::kInvalidArgument,
+        "is for experts that lie elsewhere than with the GPU; leave it out, or use --backend cuda with --experts "
+        "host or disk",
+        "expert-cache");
+  }
   if (ExpertMemory(options) == 0 || entry == nullptr || entry->keeps_experts_on_disk) return {};
   return Err(ErrorCode::kUnsupported,
              fmt::format("the {} backend has every expert in memory; use --backend cpu", entry->name), "experts");
@@ -100,29 +120,12 @@ Result<std::unique_ptr<backend::Backend>> MakeBackend(const LoadOptions& options
   const BackendEntry* chosen = EntryOf(options);
   RETURN_IF_ERROR(CheckExpertsPlace(options, chosen));
   if (chosen != nullptr) return chosen->make(options, static_cast<std::size_t>(ExpertMemory(options)));
-  const std::string_view name = BackendName(options.backend);
+  const std::string_view name = BackendName(options.device.backend);
   std::string names;
   for (const BackendEntry& entry : kBackends) {
     names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
   }
   return Err(ErrorCode::kUnsupported, fmt::format("\"{}\" is not in this build; it has: {}", name, names), "backend");
-}
-
-// What recorded decode steps may take.
-std::int64_t RecordedStepBytes([[maybe_unused]] const LoadOptions& options) {
-#ifdef GALLEY_CUDA
-  if (options.cuda_graphs && BackendName(options.backend) == "cuda")
-    return static_cast<std::int64_t>(backend::kCudaGraphsMax * backend::kCudaGraphBytes);
-#endif
-  return 0;
-}
-
-// Buffers of weights on their way to a device.
-std::int64_t LoadBytes([[maybe_unused]] const LoadOptions& options) {
-#ifdef GALLEY_CUDA
-  if (BackendName(options.backend) == "cuda") return static_cast<std::int64_t>(backend::kCudaLoadBytes);
-#endif
-  return 0;
 }
 
 Result<std::int64_t> SequenceLength(std::int64_t asked, std::int64_t trained) {
@@ -145,6 +148,13 @@ Result<std::int64_t> SequenceLength(std::int64_t asked, std::int64_t trained) {
 
 std::string_view BackendName(std::string_view asked) {
   return asked == "auto" ? kFastest : asked;
+}
+
+std::int64_t DeviceMemory([[maybe_unused]] std::string_view backend) {
+#ifdef GALLEY_CUDA
+  if (BackendName(backend) == "cuda") return static_cast<std::int64_t>(backend::CudaMemoryBytes());
+#endif
+  return 0;
 }
 
 Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) {
@@ -172,19 +182,26 @@ Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) 
                    .blocks = static_cast<int>(blocks),
                    .slots = options.sequences_max,
                    .snapshots = options.snapshots,
-                   .expert_memory = options.expert_memory < 0 ? -1 : ExpertMemory(options),
-                   .recorded_step_bytes = RecordedStepBytes(options),
-                   .on_host = BackendName(options.backend) != "cuda",
-                   .reads_weights_ahead = backend != nullptr && backend->keeps_experts_on_disk,
-                   .load_bytes = LoadBytes(options),
-                   .engram_on_disk = options.engram_on_disk,
+                   .own_memory = HasOwnMemory(options),
+                   .experts = options.device.experts,
+                   .engram = options.device.engram,
+                   .expert_memory = ExpertMemory(options),
+                   .expert_cache = options.device.expert_cache,
+                   .reads_weights_ahead = backend == nullptr || backend->keeps_experts_on_disk,
                    .rewind = options.rewind,
                    .grammar_cache = options.grammar_cache};
+  if (HasOwnMemory(options)) {
+    const bool recorded = options.device.cuda_graphs && !backend::CopiesChosenExperts(CudaOptionsOf(options, 0));
+    sizing.memory.recorded_step_bytes =
+        recorded ? static_cast<std::int64_t>(backend::kCudaGraphsMax * backend::kCudaGraphBytes) : 0;
+    sizing.memory.load_bytes = static_cast<std::int64_t>(backend::kCudaLoadBytes);
+    sizing.memory.load_device_bytes = static_cast<std::int64_t>(backend::kCudaLoadDeviceBytes);
+  }
   return sizing;
 }
 
 Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
-  RETURN_IF_ERROR(CheckRange("threads", options.threads, 0, kThreadsMax));
+  RETURN_IF_ERROR(CheckRange("threads", options.device.threads, 0, kThreadsMax));
   const auto go_on = [&options]() -> Status {
     if (!options.on_load || options.on_load(0, 0)) return {};
     return Err(ErrorCode::kCancelled, "the model was not loaded to the end");
@@ -192,9 +209,9 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   LoadedModel loaded;
   ASSIGN_OR_RETURN(loaded.backend_, MakeBackend(options));
   if (options.wrap_backend) loaded.backend_ = options.wrap_backend(std::move(loaded.backend_));
-  ASSIGN_OR_RETURN(model::Checkpoint checkpoint, options.weight_cache.empty()
+  ASSIGN_OR_RETURN(model::Checkpoint checkpoint, options.device.weight_cache.empty()
                                                      ? model::Checkpoint::Open(options.model_dir)
-                                                     : OpenWithCache(options.model_dir, options.weight_cache));
+                                                     : OpenWithCache(options.model_dir, options.device.weight_cache));
   loaded.checkpoint_ = std::make_unique<model::Checkpoint>(std::move(checkpoint));
   RETURN_IF_ERROR(go_on());
   loaded.backend_->UseFiles(loaded.checkpoint_->files(), options.on_load);
@@ -202,6 +219,7 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   ASSIGN_OR_RETURN(const Sizing sizing, SizeFor(options, config));
   loaded.max_seq_len_ = sizing.max_seq_len;
   ASSIGN_OR_RETURN(loaded.memory_plan_, PlanMemory(config, sizing.memory));
+  loaded.memory_plan_.device_limit = static_cast<std::int64_t>(loaded.backend_->free_device_bytes());
   RETURN_IF_ERROR(loaded.memory_plan_.Fits(MemoryLimit(options.memory_limit)));
   if (const std::string slow = BeyondMemoryNote(loaded.memory_plan_, MemoryLimit(0)); !slow.empty())
     log::Warning("slow: {}", slow);

@@ -10,6 +10,7 @@
 
 #include "galley/backend/backend.h"
 #include "galley/base/error.h"
+#include "galley/engine/device_options.h"
 #include "galley/engine/memory_plan.h"
 #include "galley/io/weight_file.h"
 #include "galley/model/checkpoint.h"
@@ -21,17 +22,8 @@ namespace galley::engine {
 
 struct LoadOptions {
   std::filesystem::path model_dir;
-  std::string backend = "ref";  // "ref", "cpu", in CUDA builds "cuda", or "auto", which is BackendName's choice
-  std::string isa = "auto";     // instruction set of the cpu backend
-  // Bytes for routed experts when they stay on disk; -1: they are in memory, 0: half of the memory limit.
-  std::int64_t expert_memory = -1;
-  bool cuda_graphs = true;                  // decode steps of the cuda backend are recorded and replayed
-  std::filesystem::path weight_cache = {};  // OpenWithCache; empty: weights are read from the model's own files
-  // Engram's tables count for nothing in the memory plan, and a step's rows are asked for when its tokens are known.
-  bool engram_on_disk = false;
-  bool engram_on_host = false;  // of the cuda backend: the tables are in pinned main memory
-  int threads = 0;              // 0: as many as the process may use
-  int rows_max = 256;           // rows of the largest step
+  DeviceOptions device = {};
+  int rows_max = 256;  // rows of the largest step
   int logit_rows_max = 1;
   int sequences_max = 1;           // of one step; as many slots are made
   int blocks = 0;                  // history blocks; 0: enough for every slot at full length
@@ -47,6 +39,9 @@ struct LoadOptions {
   // EngineOptions::wrap_backend
   std::function<std::unique_ptr<backend::Backend>(std::unique_ptr<backend::Backend>)> wrap_backend = {};
 };
+
+// Bytes of the memory that a backend's device has of its own; 0: none, or there is no such device here.
+[[nodiscard]] std::int64_t DeviceMemory(std::string_view backend);
 
 // What the options mean for a model: positions of the longest sequence, and the counts that memory is planned for.
 struct Sizing {

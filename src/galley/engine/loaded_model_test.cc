@@ -23,10 +23,10 @@ class Copying final : public backend::BackendDecorator {
   using BackendDecorator::BackendDecorator;
 
   Result<const void*> Upload(const TensorView& weight) override { return Place(weight, 1); }
-  Result<const void*> UploadMatrix(const TensorView& weight) override {
+  Result<const void*> UploadMatrix(const TensorView& weight, backend::MatrixUse) override {
     return Place(weight, weight.bytes() / static_cast<std::size_t>(weight.dim(0)));  // a row
   }
-  Result<const void*> UploadScales(const TensorView& scales, const TensorView&) override {
+  Result<const void*> UploadScales(const TensorView& scales, const TensorView&, backend::MatrixUse) override {
     return Place(scales, scales.bytes());
   }
   Result<const void*> UploadTable(const TensorView& table) override { return Place(table, 1); }
@@ -53,7 +53,7 @@ class Copying final : public backend::BackendDecorator {
 
 Result<LoadedModel> Load(bool copying, const io::Progress& on_load = {}) {
   LoadOptions options = {.model_dir = std::filesystem::path(GALLEY_SOURCE_DIR) / "models/nano",
-                         .threads = 1,
+                         .device = {.threads = 1},
                          .drafts = true,
                          .max_seq_len = 128,
                          .on_load = on_load};

@@ -9,7 +9,9 @@
 #include <map>
 
 #include "galley/backend/memory_formats.h"
+#include "galley/base/math.h"
 #include "galley/base/memory.h"
+#include "galley/engine/plan_speed.h"
 #include "galley/io/json_writer.h"
 #include "galley/model/dsv4/state.h"
 #include "galley/model/tensor_list.h"
@@ -42,9 +44,10 @@ std::string Size(std::int64_t bytes) {
 }
 
 // Null: no option makes any of them smaller.
-const MemoryItem* LargestWithOption(const std::vector<MemoryItem>& items) {
+const MemoryItem* LargestWithOption(const std::vector<MemoryItem>& items, bool on_device) {
   const MemoryItem* largest = nullptr;
   for (const MemoryItem& item : items) {
+    if (item.on_device != on_device) continue;
     if (kKinds[static_cast<std::size_t>(item.kind)].option.empty()) continue;
     if (largest == nullptr || item.bytes() > largest->bytes()) largest = &item;
   }
@@ -69,12 +72,14 @@ std::string EngramNote(const model::Config& config, bool ahead) {
                      ahead ? "all asked for when the token is known" : "one after the other when they are used");
 }
 
-std::string Remedy(model::Part part) {
+std::string Remedy(model::Part part, bool on_device) {
   switch (part) {
     case model::Part::kRoutedExperts:
-      return "keep routed experts on disk (--experts disk)";
+      return on_device ? "keep routed experts in main memory or on disk (--experts host or disk)"
+                       : "keep routed experts on disk (--experts disk)";
     case model::Part::kEngramTables:
-      return "keep Engram tables on disk (--engram disk)";
+      return on_device ? "keep Engram tables in main memory or on disk (--engram host or disk)"
+                       : "keep Engram tables on disk (--engram disk)";
     default:
       return "";
   }
@@ -95,47 +100,112 @@ std::string WeightAdvice(std::vector<MemoryItem> items, std::int64_t excess) {
   return "so " + advice;
 }
 
-// One row for each part of the model, with the number formats in it.
-void AddWeights(const model::Config& config, const MemoryOptions& options, MemoryPlan& plan) {
-  std::vector<MemoryItem>& items = plan.items;
-  const std::int64_t expert_memory = options.expert_memory;
-  struct Sum {
-    std::int64_t bytes = 0;
-    std::vector<std::string_view> formats;
-  };
-  std::map<model::Part, Sum> parts;
+// What a model has of a part, and in which number formats.
+struct PartSum {
+  std::int64_t bytes = 0;
+  std::vector<std::string_view> formats;
+};
+
+std::map<model::Part, PartSum> SumParts(const model::Config& config, bool own_memory) {
+  std::map<model::Part, PartSum> parts;
   for (const model::ImpliedTensor& tensor : model::ImpliedTensors(config)) {
-    Sum& sum = parts[tensor.part];
+    // Those of draft stages lie with the others, which in one memory is no difference.
+    const bool drafts_expert = own_memory && tensor.name.find(".ffn.experts.") != std::string::npos;
+    PartSum& sum = parts[drafts_expert ? model::Part::kRoutedExperts : tensor.part];
     sum.bytes += ElementCount(tensor.shape) * static_cast<std::int64_t>(Info(tensor.dtype).bytes);
     const std::string_view format = Info(tensor.dtype).safetensors_name;
     if (std::find(sum.formats.begin(), sum.formats.end(), format) == sum.formats.end()) sum.formats.push_back(format);
   }
-  for (const auto& [part, sum] : parts) {
-    if (part == model::Part::kRoutedExperts && expert_memory >= 0 && expert_memory < sum.bytes) {
-      items.push_back({.kind = MemoryKind::kWeights,
-                       .name = fmt::format("{}: {:.0f} % of {}, the rest on disk", model::Name(part),
-                                           100 * static_cast<double>(expert_memory) / static_cast<double>(sum.bytes),
-                                           Size(sum.bytes)),
-                       .count = 1,
-                       .each = expert_memory,
-                       .remedy = "hold fewer experts in memory (--expert-memory)"});
-      plan.notes.push_back(ExpertsNote(config, sum.bytes, expert_memory));
+  return parts;
+}
+
+// One row for each part of the model.
+void AddWeights(const model::Config& config, const MemoryOptions& options, MemoryPlan& plan) {
+  std::vector<MemoryItem>& items = plan.items;
+  const auto add = [&](std::string name, std::int64_t bytes, std::string remedy, bool on_device) {
+    items.push_back({.kind = MemoryKind::kWeights,
+                     .name = std::move(name),
+                     .count = 1,
+                     .each = bytes,
+                     .remedy = std::move(remedy),
+                     .on_device = on_device && options.own_memory});
+  };
+  for (const auto& [part, sum] : SumParts(config, options.own_memory)) {
+    const WeightPlace place = part == model::Part::kRoutedExperts  ? options.experts
+                              : part == model::Part::kEngramTables ? options.engram
+                                                                   : WeightPlace::kDevice;
+    if (part == model::Part::kRoutedExperts && place == WeightPlace::kDisk && options.expert_memory < sum.bytes) {
+      add(fmt::format("{}: {:.0f} % of {}, the rest on disk", model::Name(part),
+                      100 * static_cast<double>(options.expert_memory) / static_cast<double>(sum.bytes),
+                      Size(sum.bytes)),
+          options.expert_memory, "hold fewer experts in memory (--expert-memory)", false);
+      plan.notes.push_back(ExpertsNote(config, sum.bytes, options.expert_memory));
       continue;
     }
-    if (part == model::Part::kEngramTables && options.engram_on_disk) {
-      items.push_back({.kind = MemoryKind::kWeights,
-                       .name = fmt::format("{}: {} on disk", model::Name(part), Size(sum.bytes)),
-                       .count = 1,
-                       .each = 0});
+    if (part == model::Part::kEngramTables && place == WeightPlace::kDisk) {
+      add(fmt::format("{}: {} on disk", model::Name(part), Size(sum.bytes)), 0, "", false);
       plan.notes.push_back(EngramNote(config, options.reads_weights_ahead));
       continue;
     }
-    items.push_back({.kind = MemoryKind::kWeights,
-                     .name = fmt::format("{} ({})", model::Name(part), fmt::join(sum.formats, " ")),
-                     .count = 1,
-                     .each = sum.bytes,
-                     .remedy = options.reads_weights_ahead ? Remedy(part) : ""});
+    const bool on_device = options.own_memory && place == WeightPlace::kDevice;
+    add(fmt::format("{} ({})", model::Name(part), fmt::join(sum.formats, " ")), sum.bytes,
+        options.reads_weights_ahead ? Remedy(part, on_device) : "", on_device);
   }
+}
+
+// What placement takes beside the weights.
+void AddCopies(const model::Config& config, const MemoryOptions& options, MemoryPlan& plan) {
+  if (const MemoryItem cache = ExpertCacheOf(config, options); cache.bytes() > 0) {
+    plan.items.push_back(cache);
+    plan.notes.push_back(
+        "each layer of a step waits for its router's choice and for the experts to be copied, so steps are not "
+        "recorded (--cuda-graphs)");
+  }
+  if (options.own_memory && options.engram == WeightPlace::kDisk) {
+    const auto& engram = config.engram;
+    const auto row = static_cast<std::int64_t>(sizeof(std::int32_t)) + engram.head_dim + engram.head_dim / 32;
+    plan.items.push_back({.kind = MemoryKind::kWorkspace,
+                          .name = "Engram rows of a step, read from disk",
+                          .count = options.model.rows_max,
+                          .each = static_cast<std::int64_t>(engram.layer_ids.size()) * engram.columns() * row});
+  }
+}
+
+// Of one memory.
+Status FitsOne(const MemoryPlan& plan, std::int64_t limit, bool on_device) {
+  const auto sum = [&](auto&& counts) {
+    std::int64_t bytes = 0;
+    for (const MemoryItem& item : plan.items) bytes += item.on_device == on_device && counts(item) ? item.bytes() : 0;
+    return bytes;
+  };
+  const auto of = [](MemoryKind kind) { return [kind](const MemoryItem& item) { return item.kind == kind; }; };
+  const std::int64_t total = sum([](const MemoryItem&) { return true; });
+  if (total <= limit) return {};
+  const std::int64_t fixed = sum(of(MemoryKind::kWeights)) + sum(of(MemoryKind::kTables));
+  std::string advice;
+  if (fixed > limit) {
+    std::vector<MemoryItem> items = plan.items;
+    std::erase_if(items, [&](const MemoryItem& item) { return item.on_device != on_device; });
+    advice = "the weights alone do not fit, " + WeightAdvice(std::move(items), fixed - limit);
+  } else if (const MemoryItem* largest = LargestWithOption(plan.items, on_device); largest != nullptr) {
+    const std::int64_t room = limit - (total - largest->bytes());
+    advice = fmt::format("lower {}, which take {}", kKinds[static_cast<std::size_t>(largest->kind)].option,
+                         Size(largest->bytes()));
+    if (largest->count > 1 && room >= largest->each) {
+      advice += fmt::format("; {} {} of {} would fit", room / largest->each, largest->name, largest->count);
+    }
+  }
+  std::string parts;
+  for (std::size_t kind = 0; kind < kKinds.size(); ++kind) {
+    const std::int64_t bytes = sum(of(static_cast<MemoryKind>(kind)));
+    if (bytes > 0)
+      fmt::format_to(std::back_inserter(parts), "{}{} {}", parts.empty() ? "" : ", ", kKinds[kind].label, Size(bytes));
+  }
+  const std::string_view where = !plan.own_memory ? "" : on_device ? " of device memory" : " of main memory";
+  return Err(
+      ErrorCode::kResourceExhausted,
+      fmt::format("{}{} are planned ({}), but {} may be used; {}", Size(total), where, parts, Size(limit), advice),
+      "memory");
 }
 
 }  // namespace
@@ -156,56 +226,69 @@ std::int64_t MemoryPlan::BytesOf(MemoryKind kind) const {
   return sum;
 }
 
+std::int64_t MemoryPlan::DeviceBytes() const {
+  std::int64_t sum = 0;
+  for (const MemoryItem& item : items) sum += item.on_device ? item.bytes() : 0;
+  return sum;
+}
+
 Status MemoryPlan::Fits(std::int64_t limit) const {
-  if (total() <= limit) return {};
-  const std::int64_t fixed = BytesOf(MemoryKind::kWeights) + BytesOf(MemoryKind::kTables);
-  std::string advice;
-  if (fixed > limit) {
-    advice = "the weights alone do not fit, " + WeightAdvice(items, fixed - limit);
-  } else if (const MemoryItem* largest = LargestWithOption(items); largest != nullptr) {
-    const std::int64_t room = limit - (total() - largest->bytes());
-    advice = fmt::format("lower {}, which take {}", kKinds[static_cast<std::size_t>(largest->kind)].option,
-                         Size(largest->bytes()));
-    if (largest->count > 1 && room >= largest->each) {
-      advice += fmt::format("; {} {} of {} would fit", room / largest->each, largest->name, largest->count);
-    }
-  }
-  std::string parts;
-  for (std::size_t kind = 0; kind < kKinds.size(); ++kind) {
-    const std::int64_t bytes = BytesOf(static_cast<MemoryKind>(kind));
-    if (bytes > 0)
-      fmt::format_to(std::back_inserter(parts), "{}{} {}", parts.empty() ? "" : ", ", kKinds[kind].label, Size(bytes));
-  }
-  return Err(ErrorCode::kResourceExhausted,
-             fmt::format("{} are planned ({}), but {} may be used; {}", Size(total()), parts, Size(limit), advice),
-             "memory");
+  RETURN_IF_ERROR(FitsOne(*this, limit, false));
+  return device_limit > 0 ? FitsOne(*this, device_limit, true) : Status();
+}
+
+MemoryItem ExpertCacheOf(const model::Config& config, const MemoryOptions& options) {
+  constexpr std::int64_t kAlignment = 256;  // of each array
+  MemoryItem cache{.kind = MemoryKind::kWeights,
+                   .name = "places for chosen routed experts (--expert-cache)",
+                   .count = 0,
+                   .each = 0,
+                   .remedy = "hold fewer of them there (--expert-cache)",
+                   .on_device = true};
+  if (!options.own_memory || options.experts == WeightPlace::kDevice) return cache;
+  if (options.experts == WeightPlace::kHost && options.expert_cache == 0) return cache;
+  const std::int64_t values = std::int64_t{config.dim} * config.moe_inter_dim;
+  const auto aligned = [](std::int64_t bytes) { return CeilDiv(bytes, kAlignment) * kAlignment; };
+  cache.each = 3 * (aligned(values / 2) + aligned(values / 32));
+  cache.count = std::max<std::int64_t>(options.expert_cache / cache.each, config.n_routed_experts);
+  return cache;
 }
 
 Result<MemoryPlan> PlanMemory(const model::Config& config, const MemoryOptions& options) {
   MemoryPlan plan;
-  plan.on_host = options.on_host;
+  plan.own_memory = options.own_memory;
   AddWeights(config, options, plan);
+  AddCopies(config, options, plan);
   ASSIGN_OR_RETURN(const model::ModelMemory memory, model::Model::PlanMemory(config, options.model));
   const model::StateLayout layout = model::StateLayout::Make(config, options.rewind);
   const auto block = static_cast<std::int64_t>(layout.block_bytes), slot = static_cast<std::int64_t>(layout.slot_bytes);
   plan.tokens = std::int64_t{options.blocks} * backend::kBlockTokens;
-  plan.items.push_back(
-      {MemoryKind::kTables, "rotary frequencies, Engram ids", 1, static_cast<std::int64_t>(memory.tables)});
-  plan.items.push_back(
-      {MemoryKind::kWorkspace,
-       fmt::format("step of {} rows, {} with logits", options.model.rows_max, options.model.logit_rows_max), 1,
-       static_cast<std::int64_t>(memory.workspace)});
+  const auto add = [&](MemoryKind kind, std::string name, std::int64_t count, std::int64_t each,
+                       bool on_device = true) {
+    plan.items.push_back({.kind = kind,
+                          .name = std::move(name),
+                          .count = count,
+                          .each = each,
+                          .on_device = on_device && options.own_memory});
+  };
+  add(MemoryKind::kTables, "rotary frequencies, Engram ids", 1, static_cast<std::int64_t>(memory.tables));
+  add(MemoryKind::kWorkspace,
+      fmt::format("step of {} rows, {} with logits", options.model.rows_max, options.model.logit_rows_max), 1,
+      static_cast<std::int64_t>(memory.workspace));
   if (options.recorded_step_bytes > 0)
-    plan.items.push_back(
-        {MemoryKind::kTables, "recorded decode steps (--cuda-graphs)", 1, options.recorded_step_bytes});
-  if (options.load_bytes > 0)
-    plan.items.push_back({MemoryKind::kTables, "buffers that weights are loaded through", 1, options.load_bytes});
-  plan.items.push_back({MemoryKind::kBlocks, "blocks", options.blocks, block});
-  plan.items.push_back({MemoryKind::kSlots, "slots", options.slots, slot});
-  if (options.snapshots > 0)
-    plan.items.push_back({MemoryKind::kSnapshots, "snapshots", options.snapshots, slot + block});
+    add(MemoryKind::kTables, "recorded decode steps (--cuda-graphs)", 1, options.recorded_step_bytes);
+  if (options.load_bytes > 0) {
+    add(MemoryKind::kTables, "buffers that weights are loaded through", 1,
+        options.load_bytes - options.load_device_bytes, false);
+    add(MemoryKind::kTables, "buffers that weights are loaded through", 1, options.load_device_bytes);
+  }
+  add(MemoryKind::kBlocks, "blocks", options.blocks, block);
+  add(MemoryKind::kSlots, "slots", options.slots, slot);
+  if (options.snapshots > 0) add(MemoryKind::kSnapshots, "snapshots", options.snapshots, slot + block);
   if (options.grammar_cache > 0)
-    plan.items.push_back({MemoryKind::kGrammars, "compiled grammars, at most", 1, options.grammar_cache});
+    add(MemoryKind::kGrammars, "compiled grammars, at most", 1, options.grammar_cache, false);
+  if (options.own_memory)
+    plan.speeds = SpeedsOf(config, options, {1, options.model.sequences_max, options.model.rows_max});
   return plan;
 }
 
@@ -215,7 +298,7 @@ std::int64_t MemoryLimit(std::int64_t asked) {
 }
 
 std::string BeyondMemoryNote(const MemoryPlan& plan, std::int64_t usable) {
-  if (!plan.on_host || plan.total() <= usable) return "";
+  if (plan.own_memory || plan.total() <= usable) return "";
   return fmt::format(
       "{} are planned and allowed, but the process may use {}: weights beyond that are read from disk again in every "
       "step that needs them (lower --memory-limit to see what else could be done)",
@@ -228,13 +311,31 @@ std::string ToText(const MemoryPlan& plan, std::int64_t limit) {
                           const std::string& size) {
     fmt::format_to(std::back_inserter(out), "  {:<10} {:<44} {:>22} {:>12}\n", kind, name, count, size);
   };
-  for (const MemoryItem& item : plan.items) {
-    row(Label(item.kind), item.name, item.count == 1 ? "" : fmt::format("{} x {}", item.count, Size(item.each)),
-        Size(item.bytes()));
+  const auto rows_of = [&](bool on_device) {
+    for (const MemoryItem& item : plan.items) {
+      if (item.on_device != on_device) continue;
+      row(Label(item.kind), item.name, item.count == 1 ? "" : fmt::format("{} x {}", item.count, Size(item.each)),
+          Size(item.bytes()));
+    }
+  };
+  const std::string history = fmt::format("history of {} tokens", plan.tokens);
+  if (plan.own_memory) {
+    out += " on the device\n";
+    rows_of(true);
+    row("total", history, "", Size(plan.DeviceBytes()));
+    const bool fits = plan.DeviceBytes() <= plan.device_limit;
+    row("limit",
+        plan.device_limit == 0 ? "no device here"
+        : fits                 ? "fits"
+                               : "does not fit",
+        "", plan.device_limit == 0 ? "" : Size(plan.device_limit));
+    out += " in main memory\n";
   }
-  row("total", fmt::format("history of {} tokens", plan.tokens), "", Size(plan.total()));
-  row("limit", plan.total() <= limit ? "fits" : "does not fit", "", Size(limit));
+  rows_of(false);
+  row("total", plan.own_memory ? "" : history, "", Size(plan.HostBytes()));
+  row("limit", plan.HostBytes() <= limit ? "fits" : "does not fit", "", Size(limit));
   for (const std::string& note : plan.notes) fmt::format_to(std::back_inserter(out), "  slow: {}\n", note);
+  for (const StepSpeed& speed : plan.speeds) fmt::format_to(std::back_inserter(out), "  speed: {}\n", ToLine(speed));
   return out;
 }
 
@@ -243,12 +344,24 @@ std::string ToJson(const MemoryPlan& plan, std::int64_t limit) {
   json.BeginObject().Key("items").BeginArray();
   for (const MemoryItem& item : plan.items) {
     json.BeginObject().Key("kind").String(Label(item.kind)).Key("name").String(item.name);
+    if (plan.own_memory) json.Key("place").String(item.on_device ? "device" : "host");
     json.Key("count").Int(item.count).Key("each_bytes").Int(item.each).Key("bytes").Int(item.bytes()).EndObject();
   }
   json.EndArray().Key("notes").BeginArray();
   for (const std::string& note : plan.notes) json.String(note);
   json.EndArray().Key("history_tokens").Int(plan.tokens).Key("total_bytes").Int(plan.total());
-  json.Key("limit_bytes").Int(limit).Key("fits").Bool(plan.total() <= limit).EndObject();
+  if (plan.own_memory) {
+    json.Key("device_bytes").Int(plan.DeviceBytes()).Key("host_bytes").Int(plan.HostBytes());
+    json.Key("device_limit_bytes").Int(plan.device_limit).Key("speeds").BeginArray();
+    for (const StepSpeed& speed : plan.speeds) {
+      const auto bytes = [](double value) { return static_cast<std::int64_t>(value); };
+      json.BeginObject().Key("rows").Int(speed.rows).Key("device_bytes").Int(bytes(speed.device_bytes));
+      json.Key("link_bytes").Int(bytes(speed.link_bytes)).Key("disk_bytes").Int(bytes(speed.disk_bytes));
+      json.Key("seconds").Double(speed.seconds()).Key("limit").String(speed.limit()).EndObject();
+    }
+    json.EndArray();
+  }
+  json.Key("limit_bytes").Int(limit).Key("fits").Bool(plan.Fits(limit).has_value()).EndObject();
   return json.Take();
 }
 

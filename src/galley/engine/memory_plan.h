@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "galley/backend/weight_place.h"
 #include "galley/base/error.h"
 #include "galley/model/config.h"
 #include "galley/model/dsv4/model.h"
@@ -15,19 +16,23 @@
 
 namespace galley::engine {
 
+using backend::WeightPlace;
+
 struct MemoryOptions {
   model::ModelOptions model;
   int blocks = 0;
   int slots = 0;
   int snapshots = 0;
-  std::int64_t expert_memory = -1;       // for routed experts when they stay on disk; -1: all are in memory
+  bool own_memory = false;  // the device has memory of its own, beside the process's
+  WeightPlace experts = WeightPlace::kDevice, engram = WeightPlace::kDevice;
+  std::int64_t expert_memory = 0;        // main memory for experts on disk
+  std::int64_t expert_cache = 0;         // device memory for experts that are elsewhere: DeviceOptions::expert_cache
   std::int64_t recorded_step_bytes = 0;  // that a backend may take for decode steps it records and replays
-  bool on_host = true;                   // in the memory of the process
   bool reads_weights_ahead = false;      // the backend can leave experts on disk and asks for rows before it needs them
-  std::int64_t load_bytes = 0;           // that a backend takes while it loads weights
-  bool engram_on_disk = false;           // rows of its tables are read when tokens ask for them
-  model::RewindRows rewind = {};         // deepens slots and snapshots
-  std::int64_t grammar_cache = 0;        // for compiled grammars that are kept
+  // That a backend takes while it loads weights, and how much of it is not main memory.
+  std::int64_t load_bytes = 0, load_device_bytes = 0;
+  model::RewindRows rewind = {};   // deepens slots and snapshots
+  std::int64_t grammar_cache = 0;  // for compiled grammars that are kept
 };
 
 enum class MemoryKind {
@@ -46,21 +51,40 @@ struct MemoryItem {
   std::string name;
   std::int64_t count = 1;
   std::int64_t each = 0;
-  std::string remedy = {};  // what takes weights out of memory, as advice; empty: nothing does
+  std::string remedy = {};  // what takes weights out of this memory, as advice; empty: nothing does
+  bool on_device = false;   // in a memory of its own (MemoryPlan::own_memory)
   [[nodiscard]] std::int64_t bytes() const { return count * each; }
+};
+
+// What a step moves where the device has memory of its own (plan_speed.h). Bytes.
+struct StepSpeed {
+  int rows = 0;
+  double device_bytes = 0, link_bytes = 0, disk_bytes = 0;
+
+  // The device waits for the link; the disk is read while experts that have come are copied.
+  [[nodiscard]] double seconds() const;
+  [[nodiscard]] std::string_view limit() const;  // "device memory", "PCIe", "disk"
 };
 
 struct MemoryPlan {
   std::vector<MemoryItem> items;
   std::int64_t tokens = 0;         // that the blocks hold
   std::vector<std::string> notes;  // what will be slow, and why
-  bool on_host = true;             // in the memory of the process
+  std::vector<StepSpeed> speeds;   // of decode steps and of the largest, where the device has memory of its own
+  bool own_memory = false;         // items are in two memories
+  std::int64_t device_limit = 0;   // bytes of the device's own memory that may be used; 0: not known
 
   [[nodiscard]] std::int64_t total() const;
   [[nodiscard]] std::int64_t BytesOf(MemoryKind kind) const;
-  // kResourceExhausted when the total exceeds `limit`, with the total, the limit, and what to lower to which value.
+  [[nodiscard]] std::int64_t DeviceBytes() const;  // in a memory of the device's own
+  [[nodiscard]] std::int64_t HostBytes() const { return total() - DeviceBytes(); }
+  // kResourceExhausted when what is in main memory exceeds `limit`, or what is on the device its limit, with the total,
+  // the limit, and what to lower to which value.
   [[nodiscard]] Status Fits(std::int64_t limit) const;
 };
+
+// Places on the device in which chosen experts of other memories lie; none when kernels read them where they are.
+[[nodiscard]] MemoryItem ExpertCacheOf(const model::Config& config, const MemoryOptions& options);
 
 // Errors: those of Model::PlanMemory.
 [[nodiscard]] Result<MemoryPlan> PlanMemory(const model::Config& config, const MemoryOptions& options);
@@ -69,7 +93,7 @@ struct MemoryPlan {
 [[nodiscard]] std::int64_t MemoryLimit(std::int64_t asked);
 
 // What is slow when a plan, allowed by a larger limit, exceeds what the process may use; empty when it does not, or
-// when its weights are elsewhere (MemoryPlan::on_host).
+// when the device has memory of its own: what it reads of the process's is pinned.
 [[nodiscard]] std::string BeyondMemoryNote(const MemoryPlan& plan, std::int64_t usable);
 
 // A table for people, with the limit it is compared to; and one JSON object.

@@ -26,8 +26,7 @@ class MemoryPlanOf : public ::testing::TestWithParam<PlanCase> {};
 
 TEST_P(MemoryPlanOf, EqualsWhatIsTaken) {
   const LoadOptions options = {.model_dir = std::filesystem::path(GALLEY_SOURCE_DIR) / GetParam().model,
-                               .backend = GetParam().backend,
-                               .threads = 1,
+                               .device = {.backend = GetParam().backend, .threads = 1},
                                .rows_max = 192,
                                .logit_rows_max = 7,
                                .sequences_max = 5,
@@ -110,12 +109,12 @@ TEST(MemoryPlanTest, PartsOnDisk) {
   options.max_seqs = 1;
   options.max_seq_len = 4096;
   options.memory_limit = std::int64_t{128} << 30;
-  options.backend = "cpu";
+  options.device.backend = "cpu";
   const auto all = PlanMemory(options, loaded->config);
   ASSERT_TRUE(all);
   EXPECT_TRUE(all->notes.empty());
-  options.expert_memory = std::int64_t{64} << 30;
-  options.engram_on_disk = true;
+  options.device.experts = options.device.engram = WeightPlace::kDisk;
+  options.device.expert_memory = std::int64_t{64} << 30;
   const auto plan = PlanMemory(options, loaded->config);
   ASSERT_TRUE(plan);
   // 40 layers of 384 experts of 3 * 2304 * 5120 * 17 / 32 bytes; Engram rows of 256 codes and 8 scales.
@@ -144,20 +143,107 @@ TEST(MemoryPlanTest, PartsOnDisk) {
   EXPECT_EQ(BeyondMemoryNote(*plan, plan->total()), "");
   EXPECT_THAT(BeyondMemoryNote(*plan, plan->total() - 1), HasSubstr("read from disk again"));
 
-  options.expert_memory = 1000;
+  options.device.expert_memory = 1000;
   const auto too_little = PlanMemory(options, loaded->config);
   ASSERT_FALSE(too_little);
   EXPECT_THAT(too_little.error().message, HasSubstr("hold fewer than 4 of this model's experts; give at least"));
 
   // `ref` reads rows of mapped tables when it meets them, and has every expert in memory.
-  options.backend = "ref";
+  options.device.backend = "ref";
   EXPECT_THAT(PlanMemory(options, loaded->config).error().message, HasSubstr("use --backend cpu"));
-  options.expert_memory = -1;
+  options.device.experts = WeightPlace::kDevice;
   const auto mapped = PlanMemory(options, loaded->config);
   ASSERT_TRUE(mapped);
   ASSERT_EQ(mapped->notes.size(), 1u);
   EXPECT_THAT(mapped->notes[0], HasSubstr("one after the other when they are used"));
   EXPECT_THAT(mapped->Fits(std::int64_t{64} << 30).error().message, HasSubstr("choose a smaller model"));
+}
+
+// A GPU has memory of its own: what lies in which for every placement, what a step moves, and what limits it.
+TEST(MemoryPlanTest, TwoMemoriesForAGpu) {
+  const auto config = model::ParseConfig(model::FlashConfigJson(), "config.json");
+  ASSERT_TRUE(config);
+  EngineOptions options;
+  options.device.backend = "cuda";
+  options.device.expert_memory = std::int64_t{64} << 30;
+  options.max_seqs = 16;
+  options.max_seq_len = 4096;
+  const std::int64_t expert = std::int64_t{3} * 2304 * 5120 / 32 * 17;  // codes of half a byte, a scale for 32
+  const std::int64_t experts =
+      expert * (40 * 384 + std::int64_t{config->dspark.n_stages} * config->dspark.n_routed_experts);
+  const std::int64_t tables = std::int64_t{384006168 + 384016682} * (256 + 8), recorded = std::int64_t{24 * 16} << 20;
+  const auto all = PlanMemory(options, *config);
+  ASSERT_TRUE(all);
+  EXPECT_EQ(all->total(), all->DeviceBytes() + all->HostBytes());
+  EXPECT_EQ(all->HostBytes(), std::int64_t{12 * 16} << 20);  // buffers for loading
+  for (const WeightPlace at : {WeightPlace::kDevice, WeightPlace::kHost, WeightPlace::kDisk}) {
+    for (const WeightPlace engram : {WeightPlace::kDevice, WeightPlace::kHost, WeightPlace::kDisk}) {
+      for (const std::int64_t cache : {std::int64_t{0}, expert * 1000 + 7}) {
+        if (cache > 0 && (at == WeightPlace::kDevice || engram != WeightPlace::kHost)) continue;
+        options.device.experts = at, options.device.engram = engram, options.device.expert_cache = cache;
+        const auto plan = PlanMemory(options, *config);
+        ASSERT_TRUE(plan) << plan.error().ToString();
+        const bool copies = at == WeightPlace::kDisk || cache > 0;
+        const std::int64_t places = copies ? (cache > 0 ? 1000 : 384) * expert - recorded : 0;
+        const std::int64_t rows = std::int64_t{512} * 2 * 24 * (4 + 256 + 8);  // of a step: numbers, codes, scales
+        EXPECT_EQ(plan->DeviceBytes(), all->DeviceBytes() - (at == WeightPlace::kDevice ? 0 : experts) -
+                                           (engram == WeightPlace::kDevice ? 0 : tables) + places);
+        EXPECT_EQ(plan->HostBytes(), all->HostBytes() +
+                                         (at == WeightPlace::kHost   ? experts
+                                          : at == WeightPlace::kDisk ? options.device.expert_memory
+                                                                     : 0) +
+                                         (engram == WeightPlace::kHost   ? tables
+                                          : engram == WeightPlace::kDisk ? rows
+                                                                         : 0));
+        EXPECT_EQ(plan->notes.size(),
+                  (at == WeightPlace::kDisk ? 1u : 0u) + (engram == WeightPlace::kDisk ? 1u : 0u) + (copies ? 1u : 0u));
+        ASSERT_EQ(plan->speeds.size(), 3u);  // of 1, 16 and 512 rows
+        EXPECT_EQ(plan->speeds[0].limit(), at == WeightPlace::kDevice ? "device memory"
+                                           : at == WeightPlace::kHost ? "PCIe"
+                                                                      : "disk");
+      }
+    }
+  }
+  // A token uses 6 of 384 experts in each of 40 layers: 4.51 GB, 90 ms at 50 GB/s.
+  options.device = {.backend = "cuda", .experts = WeightPlace::kHost};
+  const auto host = PlanMemory(options, *config);
+  ASSERT_TRUE(host);
+  EXPECT_EQ(host->speeds[0].link_bytes, static_cast<double>(40 * 6 * expert));
+  EXPECT_NEAR(host->speeds[0].seconds(), 0.0922, 0.0001);  // and 8.5 GB of other weights at 4,400
+  EXPECT_THAT(ToText(*host, std::int64_t{1} << 40), HasSubstr("4.51 GB over PCIe: 92.2 ms at least, 11 tokens/s"));
+  EXPECT_THAT(ToJson(*host, std::int64_t{1} << 40), HasSubstr("\"limit\": \"PCIe\""));
+}
+
+// Each memory has its limit, and advice of its own.
+TEST(MemoryPlanTest, EachMemoryOfAGpuHasItsLimit) {
+  const auto config = model::ParseConfig(model::FlashConfigJson(), "config.json");
+  ASSERT_TRUE(config);
+  EngineOptions options;
+  options.device.backend = "cuda";
+  options.max_seqs = 1;
+  options.max_seq_len = 4096;
+  auto plan = PlanMemory(options, *config);
+  ASSERT_TRUE(plan);
+  EXPECT_TRUE(plan->Fits(std::int64_t{1} << 30));  // no device is known
+  EXPECT_THAT(ToText(*plan, std::int64_t{1} << 30), HasSubstr("no device here"));
+  plan->device_limit = std::int64_t{140} << 30;
+  const std::string message = plan->Fits(std::int64_t{1} << 30).error().message;
+  EXPECT_THAT(message, HasSubstr("of device memory are planned"));
+  EXPECT_THAT(message, HasSubstr("keep routed experts in main memory or on disk (--experts host or disk), which take"));
+  EXPECT_THAT(message, HasSubstr("and keep Engram tables in main memory or on disk (--engram host or disk)"));
+  EXPECT_THAT(ToText(*plan, std::int64_t{1} << 30), HasSubstr("does not fit"));
+  options.device.experts = options.device.engram = WeightPlace::kHost;
+  plan = PlanMemory(options, *config);
+  ASSERT_TRUE(plan);
+  plan->device_limit = std::int64_t{140} << 30;
+  EXPECT_TRUE(plan->Fits(std::int64_t{600} << 30));
+  const std::string main = plan->Fits(std::int64_t{400} << 30).error().message;
+  EXPECT_THAT(main, HasSubstr("of main memory are planned"));
+  EXPECT_THAT(main, HasSubstr("keep routed experts on disk (--experts disk), which take"));
+  options.device.expert_cache = 1;
+  options.device.experts = WeightPlace::kDevice;
+  EXPECT_THAT(PlanMemory(options, *config).error().message,
+              HasSubstr("use --backend cuda with --experts host or disk"));
 }
 
 // The advice names the option whose part is largest, and how much of it would fit.

@@ -88,7 +88,7 @@ class Oracle {
 
   EngineOptions Plain(int keep) const {
     EngineOptions options = OptionsFor(case_.model);
-    options.backend = case_.backend;
+    options.device.backend = case_.backend;
     options.decoder_keep = keep;
     return options;
   }
@@ -132,7 +132,7 @@ class Oracle {
       options.max_seqs = std::max(options.max_seqs, 2);
       options.blocks = static_cast<int>((longest + 127) / 128) + 1;
     }
-    options.threads = Between(1, 2);
+    options.device.threads = Between(1, 2);
     return options;
   }
 

@@ -65,7 +65,7 @@ TEST(OracleSlow, SevenHundredOneRowStepsEqualOneChunk) {
     for (const std::string backend : {"ref", "cpu"}) {
       SCOPED_TRACE(testing::Message() << model << " on " << backend);
       auto loaded = LoadedModel::Load(
-          {.model_dir = model, .backend = backend, .rows_max = 700, .logit_rows_max = 700, .longest = 768});
+          {.model_dir = model, .device = {.backend = backend}, .rows_max = 700, .logit_rows_max = 700, .longest = 768});
       ASSERT_TRUE(loaded) << loaded.error().ToString();
       const std::vector<TokenId> ids = Request(9, 700).prompt_ids;
       std::vector<float> whole, rows;

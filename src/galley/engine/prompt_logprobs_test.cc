@@ -17,7 +17,7 @@ namespace {
 // log softmax of every row, in double.
 std::vector<std::vector<double>> LogSoftmaxRows(const std::vector<TokenId>& ids) {
   auto loaded = LoadedModel::Load(
-      {.model_dir = kProbe, .backend = "ref", .rows_max = 512, .logit_rows_max = 512, .max_seq_len = 1024});
+      {.model_dir = kProbe, .device = {.backend = "ref"}, .rows_max = 512, .logit_rows_max = 512, .max_seq_len = 1024});
   EXPECT_TRUE(loaded);
   Sequence sequence(*loaded);
   const auto logits = sequence.Append(ids, static_cast<int>(ids.size()));
@@ -57,7 +57,7 @@ class PromptLogprobs : public ::testing::TestWithParam<int> {};  // decoder rows
 // all layers all the same.
 TEST_P(PromptLogprobs, EqualALogSoftmaxOfTheWholePrompt) {
   EngineOptions options = Options();
-  options.backend = "ref";
+  options.device.backend = "ref";
   options.step_rows_max = 140;
   options.decoder_keep = GetParam();
   const auto engine = Make(options);

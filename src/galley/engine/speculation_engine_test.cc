@@ -131,7 +131,7 @@ TEST(SpeculationEngine, PlannedVerifyLengthsLeaveNoTrace) {
 // then.
 TEST(SpeculationEngine, LookupBesideTheHeadLeavesNoTrace) {
   EngineOptions options = With(SpeculationMode::kOff);
-  options.backend = "cpu";
+  options.device.backend = "cpu";
   const auto plain = Make(options);
   auto requests = Questions(*plain);
   for (EngineRequest& request : requests) {
@@ -163,7 +163,7 @@ TEST(SpeculationEngine, LookupBesideTheHeadLeavesNoTrace) {
 // One token over and over, so lookup always finds it and the head is never asked: what such steps save is counted too.
 TEST(SpeculationEngine, TimeSavedCountsWhatLookupFound) {
   EngineOptions options = With(SpeculationMode::kAuto);
-  options.backend = "cpu";
+  options.device.backend = "cpu";
   options.speculation.on_round = {};
   int by_head = 0;
   options.speculation.alter = [&](const DraftAsk&, Proposal& proposal) { by_head += proposal.matched > 0 ? 0 : 1; };

@@ -177,10 +177,11 @@ TEST_F(WeightCacheTest, MayBeDeletedWhileInUse) {
   std::vector<std::vector<float>> logits;
   for (const fs::path& cache : {fs::path(), cache_}) {
     auto loaded = LoadedModel::Load({.model_dir = kProbe,
-                                     .backend = "cpu",
-                                     .expert_memory = 250'000,
-                                     .weight_cache = cache,
-                                     .threads = 1,
+                                     .device = {.backend = "cpu",
+                                                .threads = 1,
+                                                .experts = WeightPlace::kDisk,
+                                                .expert_memory = 250'000,
+                                                .weight_cache = cache},
                                      .rows_max = 16,
                                      .max_seq_len = 256});
     ASSERT_TRUE(loaded) << loaded.error().ToString();

@@ -15,6 +15,7 @@ struct Checkpoint::Impl {
   Config config;
   io::ShardSet shards;
   TensorMap tensors;
+  std::shared_ptr<const void> memory = {};  // where the tensors lie if not in shards
 };
 
 Result<Checkpoint> Checkpoint::Open(const std::filesystem::path& dir, const std::filesystem::path& tensor_file) {
@@ -37,6 +38,15 @@ Result<Checkpoint> Checkpoint::Open(const std::filesystem::path& dir, const std:
     for (const Error& problem : problems) texts.push_back(problem.ToString());
     return Err(problems.front().code, JoinProblems(texts), io::Printable(dir.native(), 1000));
   }
+  return Checkpoint(std::move(impl));
+}
+
+Checkpoint Checkpoint::Of(const Config& config, std::span<const std::pair<std::string, TensorView>> tensors,
+                          std::shared_ptr<const void> memory) {
+  auto impl = std::make_unique<Impl>();
+  impl->config = config;
+  impl->tensors.insert(tensors.begin(), tensors.end());
+  impl->memory = std::move(memory);
   return Checkpoint(std::move(impl));
 }
 

@@ -6,7 +6,10 @@
 
 #include <filesystem>
 #include <memory>
+#include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "galley/base/error.h"
@@ -24,6 +27,10 @@ class Checkpoint {
   // `tensor_file`: holds every tensor in place of the directory's files; empty: none does.
   [[nodiscard]] static Result<Checkpoint> Open(const std::filesystem::path& dir,
                                                const std::filesystem::path& tensor_file = {});
+
+  // Of tensors that are no file's, all of those that the config implies; `memory` holds them.
+  [[nodiscard]] static Checkpoint Of(const Config& config, std::span<const std::pair<std::string, TensorView>> tensors,
+                                     std::shared_ptr<const void> memory);
 
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;

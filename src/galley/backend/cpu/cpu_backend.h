@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "galley/backend/backend.h"
-#include "galley/backend/cpu/expert_store.h"
 #include "galley/backend/cpu/isa.h"
 #include "galley/backend/cpu/kernels.h"
 #include "galley/backend/cpu/scratch.h"
 #include "galley/backend/cpu/team.h"
+#include "galley/backend/expert_store.h"
 #include "galley/backend/ref/ref_backend.h"
 
 namespace galley::backend::cpu {

@@ -151,11 +151,11 @@ struct Kernels {
   void (*attend)(const AttendArgs&) = nullptr;
   void (*index_scores)(const IndexArgs&) = nullptr;
   // For benchmarks: reads every byte (whole lines of 64), and runs `count` (a multiple of 4) times 16 independent steps
-  // of the instructions that products consist of, 16 fp32 or 64 byte products each. Without byte products run_bytes is
-  // null.
+  // of what products consist of: 16 fp32 multiply-adds each, or all that a chunk of 128 MXFP4 weights takes once it is
+  // decoded, six byte products and as many other instructions. Where MXFP4 is multiplied as fp32, run_fp4 is null.
   std::uint32_t (*read_lines)(const std::byte* data, std::size_t bytes) = nullptr;
   float (*run_floats)(std::int64_t count) = nullptr;
-  float (*run_bytes)(std::int64_t count) = nullptr;
+  float (*run_fp4)(std::int64_t count) = nullptr;
 
   // Vectors of n values; every one of these takes any n.
   // Sum of squares of bf16 values; sums of x[i] * w[r][i] with `rows` rows of fp32 weights, in an order that does not

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hyper-connections (specification 2.2) and Engram (2.10).
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 
 #include "galley/backend/cpu/cpu_backend.h"
+#include "galley/backend/engram_file.h"
 #include "galley/base/check.h"
 #include "galley/base/math.h"
 
@@ -120,19 +119,7 @@ void CpuBackend::MeanCopies(const MeanCopiesArgs& args) {
 }
 
 void CpuBackend::EngramAhead(const EngramGatherArgs& args) {
-  if (!engram_on_disk_) return;
-  const auto dim = static_cast<std::size_t>(args.dim);
-  const std::size_t count = static_cast<std::size_t>(args.rows) * static_cast<std::size_t>(args.columns);
-  // The system starts reading and returns; what it does not know how to read ahead is read when it is used.
-  const auto ask = [](const std::uint8_t* data, std::size_t bytes) {
-    const std::size_t before = reinterpret_cast<std::uintptr_t>(data) % io::kReadUnit;
-    (void)madvise(const_cast<std::uint8_t*>(data - before), bytes + before, MADV_WILLNEED);
-  };
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto row = static_cast<std::size_t>(args.row_numbers[i]);
-    ask(args.codes + row * dim, dim);
-    ask(args.scales + row * (dim / 32), dim / 32);
-  }
+  if (engram_on_disk_) AskForRows(args);
 }
 
 void CpuBackend::EngramGather(const EngramGatherArgs& args) {

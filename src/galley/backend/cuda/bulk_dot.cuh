@@ -22,14 +22,16 @@ struct BulkTile {
   int groups;                     // of 8 rows of x
   int blocks;                     // of K
   int scale_cols;                 // FP8: scales in a row of the matrix
+  // In shared memory, packed; null: x comes with the codes.
+  const std::uint8_t* resident_x = nullptr;
 };
 
 // Rows of x up to which warps multiply by themselves.
 inline constexpr int kFewColumns = 32;
 
 // Shared memory: stages behind each other, then the tile that goes out, then two barriers a stage. In a stage lie
-// Fp4Blocks or Fp8Blocks blocks of K: the codes of each warpgroup, their MXFP4 scales, then x. FP8 scales, a fiftieth
-// of those, come straight from global memory.
+// Fp4Blocks or, of other formats, Fp8Blocks blocks of K: the codes of each warpgroup, their MXFP4 scales, then x. FP8
+// scales, a fiftieth of those, come straight from global memory.
 template <int Stages, int StageBytes, int TileBytes, int Fp4Blocks, int Fp8Blocks>
 struct BulkRing {
   static constexpr int kStages = Stages, kStageBytes = StageBytes;
@@ -87,6 +89,15 @@ struct BulkRing {
       CopyX<F>(t, first);
     }
   }
+  // The same of codes alone, for a tile whose x is resident.
+  template <WeightFormat F>
+  __device__ __forceinline__ void CopyOnlyCodes(const BulkTile& t) {
+    for (int first = 0; first < t.blocks; first += kBlocks<F>) {
+      ptx::WaitPhase(empty(stage), parity ^ 1);
+      CopyCodes<F>(t, first, stage);
+      Advance();
+    }
+  }
   template <WeightFormat F>
   __device__ __forceinline__ static int XBytes(const BulkTile& t) {
     return t.groups * kBlockK<F> * kPackedRows * 2;
@@ -96,7 +107,7 @@ struct BulkRing {
     const int count = min(kBlocks<F>, t.blocks - first);
     const std::uint32_t to = ptx::SharedAddress(data) + static_cast<std::uint32_t>(to_stage * StageBytes),
                         barrier = full(to_stage);
-    ptx::ArriveAndExpect(barrier, count * (kXAt<F> / kBlocks<F> + XBytes<F>(t)));
+    ptx::ArriveAndExpect(barrier, count * (kXAt<F> / kBlocks<F> + (t.resident_x == nullptr ? XBytes<F>(t) : 0)));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const std::uint32_t codes = to + static_cast<std::uint32_t>(half * kBlocks<F> * kCodeBytes);
@@ -130,7 +141,7 @@ struct BulkRing {
     int block = 0, last = -1;    // coming block; stage that products may still read
 
     __device__ __forceinline__ explicit Cursor(const BulkTile& t) : tile(t) {
-      if constexpr (F == WeightFormat::kMxfp4) return;
+      if constexpr (F != WeightFormat::kFp8Block32) return;
       const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
       scales = (warp < 4 ? t.scales[0] : t.scales[1]) + warp % 4 / 2 * t.scale_cols + lane % 4 / 2;
       next = __ldg(scales);
@@ -151,13 +162,16 @@ struct BulkRing {
     const int panel = warp / 4 * kBlocks<F> + sub;  // the warpgroup's, of those in the stage
     const std::uint8_t* from = data + stage * StageBytes;
     const auto* w = reinterpret_cast<const uint4*>(from + panel * kCodeBytes + warp % 4 * 1024) + lane;
-    Block<F> block{.codes = {w[0], w[32]}, .scale = {}, .x = from + kXAt<F> + sub * XBytes<F>(at.tile)};
+    Block<F> block{.codes = {w[0], w[32]},
+                   .scale = {},
+                   .x = at.tile.resident_x != nullptr ? at.tile.resident_x + at.block * XBytes<F>(at.tile)
+                                                      : from + kXAt<F> + sub * XBytes<F>(at.tile)};
     if constexpr (F == WeightFormat::kMxfp4) {
       const auto bytes =
           *reinterpret_cast<const std::uint16_t*>(from + kScalesAt<F> + panel * kScaleBytes + warp % 4 * 64 + lane * 2);
       block.scale[0] = ((bytes & 255u) + kFp4Shift) * 0x00800080u;
       block.scale[1] = ((static_cast<std::uint32_t>(bytes) >> 8) + kFp4Shift) * 0x00800080u;
-    } else {
+    } else if constexpr (F == WeightFormat::kFp8Block32) {
       // Larger ones would not fit a bf16's exponent.
       block.scale[0] = block.scale[1] = (min(at.next, 254u - kFp8Shift) + kFp8Shift) * 0x00800080u;
       if (at.block + 1 < at.tile.blocks) at.next = __ldg(at.scales + (at.block + 1) * 2);
@@ -171,7 +185,7 @@ struct BulkRing {
   }
 
   // sum = weights times x; columns beyond the tile's rows of x hold anything. `Parts`: K in `parts` parts.
-  template <WeightFormat F, int N, bool Parts>
+  template <WeightFormat F, int N, bool Parts, bool Overlaps = true>
   __device__ __forceinline__ void Multiply(const BulkTile& t, int parts, float (&sum)[N / 2]) {
     Cursor<F> at(t);
 #pragma unroll
@@ -180,7 +194,7 @@ struct BulkRing {
       if constexpr (N <= kFewColumns) {
         MultiplyFew<F, N>(at, end, to);
       } else {
-        MultiplyMany<F, N>(at, end, to);
+        MultiplyMany<F, N, Overlaps>(at, end, to);
       }
     };
     if constexpr (!Parts) {
@@ -222,26 +236,28 @@ struct BulkRing {
       if (EndsStage(at)) Release(stage), Advance();
     }
   }
-  // The same by warpgroup products.
-  template <WeightFormat F, int N>
+  // The same by warpgroup products. With `Overlaps` one group of them runs while the operands of the next are decoded;
+  // without, other blocks of threads fill the time, and fewer registers are needed.
+  template <WeightFormat F, int N, bool Overlaps>
   __device__ __forceinline__ void MultiplyMany(Cursor<F>& at, int end, float (&acc)[N / 2]) {
+    constexpr int kGroups = kLaneValues<F> / 8, kSets = Overlaps && kGroups > 1 ? 2 : 1;
     StreamDot<F, 1, 1, 2, kWideThreads> narrow;  // for its decoder
-    std::uint32_t a[2][2][4];
+    std::uint32_t a[kSets][2][4];
     for (; at.block < end; ++at.block) {
       const Block<F> block = Load(at);
       const std::uint32_t x = ptx::SharedAddress(block.x);
 #pragma unroll
-      for (int g = 0; g < kLaneValues<F> / 8; ++g) {
-        narrow.Operands(block.codes, block.scale, g, a[g % 2]);
+      for (int g = 0; g < kGroups; ++g) {
+        narrow.Operands(block.codes, block.scale, g, a[g % kSets]);
         ptx::WarpgroupFence();
 #pragma unroll
         for (int step = 0; step < 2; ++step) {
-          ptx::Wgmma<N>::Add(acc, a[g % 2][step],
+          ptx::Wgmma<N>::Add(acc, a[g % kSets][step],
                              ptx::CoreDescriptor(x + static_cast<std::uint32_t>((g * 2 + step) * 2 * 128), 128,
                                                  kBlockK<F> * kPackedRows * 2));
         }
         ptx::WarpgroupCommit();
-        ptx::WarpgroupWait<1>();
+        ptx::WarpgroupWait<kSets - 1>();
         if (g == 0 && at.last >= 0) Release(at.last), at.last = -1;
       }
       if (EndsStage(at)) at.last = stage, Advance();

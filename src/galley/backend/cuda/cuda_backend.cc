@@ -6,12 +6,13 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "galley/backend/cuda/device_memory.h"
 #include "galley/backend/cuda/draw_staging.h"
+#include "galley/backend/cuda/engram_reader.h"
+#include "galley/backend/cuda/expert_tables.h"
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/cuda/packed_rows.h"
 #include "galley/backend/cuda/step_graphs.h"
@@ -27,7 +28,11 @@ using cuda::ScratchUse;
 
 constexpr std::size_t kScoreBytesMax = std::size_t{512} << 20;  // index scores kept at once
 constexpr int kExpertsMax = 1023, kChoicesMax = 32, kNgramMax = 16, kEngramLayersMax = 8;
-constexpr int kHeadDim = 512, kRopeMax = 128;
+constexpr int kHeadDim = 512, kRopeMax = 128, kQueryRankMax = 8192;
+// Queries of up to so many rows are rotated where they leave their product; of more a launch of its own is faster.
+constexpr int kRotatedByProductRowsMax = 16;
+// Products of so many rows that need no quantiser go to the narrow kernel.
+constexpr int kNarrowRowsMax = 8;
 
 std::size_t Bytes(std::int64_t count, std::size_t each) {
   return static_cast<std::size_t>(count) * each;
@@ -36,7 +41,11 @@ std::size_t Bytes(std::int64_t count, std::size_t each) {
 class CudaBackend final : public Backend {
  public:
   CudaBackend(cudaStream_t stream, bool warpgroup_products, const CudaOptions& options)
-      : stream_(stream), wide_allowed_(warpgroup_products), options_(options), graphs_(options.graphs) {}
+      : stream_(stream),
+        wide_allowed_(warpgroup_products),
+        options_(options),
+        experts_(MakeSlots(options)),
+        graphs_(options.graphs && !CopiesChosenExperts(options)) {}
   ~CudaBackend() override {
     cudaStreamSynchronize(stream_);
     cudaStreamDestroy(stream_);
@@ -53,19 +62,28 @@ class CudaBackend final : public Backend {
     ++allocations_;
     return cuda::AllocateDevice(bytes, purpose, stream_);
   }
+  [[nodiscard]] std::uint64_t free_device_bytes() const override {
+    std::size_t free = 0, total = 0;
+    return cudaMemGetInfo(&free, &total) == cudaSuccess ? free : 0;
+  }
   [[nodiscard]] std::uint64_t allocated_bytes() const override { return allocated_; }
   [[nodiscard]] std::int64_t allocations() const override { return allocations_; }
 
   [[nodiscard]] Result<const void*> Upload(const TensorView& weight) override { return Place(weight, {}); }
-  [[nodiscard]] Result<const void*> UploadMatrix(const TensorView& weight) override {
-    const bool fp4 = weight.dtype == DType::kI8;
-    if (!fp4 && weight.dtype != DType::kF8E4M3) return Place(weight, {});
-    return Place(weight, cuda::ArrangementOfCodes(fp4 ? WeightFormat::kMxfp4 : WeightFormat::kFp8Block32,
-                                                  RowsOf(weight), ColsOf(weight)));
+  [[nodiscard]] Result<const void*> UploadMatrix(const TensorView& weight, MatrixUse use) override {
+    if (OnDisk(use)) return static_cast<const void*>(weight.data);
+    WeightFormat format = WeightFormat::kF32;
+    if (weight.dtype == DType::kI8) format = WeightFormat::kMxfp4;
+    if (weight.dtype == DType::kF8E4M3) format = WeightFormat::kFp8Block32;
+    if (weight.dtype == DType::kBF16) format = WeightFormat::kBF16;
+    if (format == WeightFormat::kF32) return Place(weight, {}, use);
+    return Place(weight, cuda::ArrangementOfCodes(format, RowsOf(weight), ColsOf(weight)), use);
   }
   [[nodiscard]] Result<const void*> UploadTable(const TensorView& table) override {
-    if (!options_.engram_on_host) return Upload(table);
-    ASSIGN_OR_RETURN(Buffer buffer, cuda::AllocateHost(table.bytes(), "an Engram table in main memory"));
+    if (options_.engram_at == WeightPlace::kDevice) return Upload(table);
+    if (options_.engram_at == WeightPlace::kDisk) return static_cast<const void*>(table.data);
+    ASSIGN_OR_RETURN(Buffer buffer, cuda::AllocateHost(table.bytes(), cuda::kHostEngram, host_table_bytes_));
+    host_table_bytes_ += table.bytes();
     std::byte* const to = host_tables_.emplace_back(std::move(buffer)).data();
     if (wanted_.Add(table.data, table.bytes(), 1)) {
       places_.push_back({.to = to, .arrangement = {}, .on_host = true});
@@ -74,14 +92,21 @@ class CudaBackend final : public Backend {
     }
     return static_cast<const void*>(to);
   }
-  [[nodiscard]] Result<const void*> UploadScales(const TensorView& scales, const TensorView& matrix) override {
+  [[nodiscard]] Result<const void*> UploadScales(const TensorView& scales, const TensorView& matrix,
+                                                 MatrixUse use) override {
+    if (OnDisk(use)) return static_cast<const void*>(scales.data);
     const auto format = matrix.dtype == DType::kI8 ? WeightFormat::kMxfp4 : WeightFormat::kFp8Block32;
-    return Place(scales, cuda::ArrangementOfScales(format, RowsOf(matrix), ColsOf(matrix)));
+    return Place(scales, cuda::ArrangementOfScales(format, RowsOf(matrix), ColsOf(matrix)), use);
   }
   void UseFiles(std::span<const io::WeightFile> files, const io::Progress& progress) override {
     wanted_.UseFiles(files, progress);
+    if (experts_.slots() != nullptr) experts_.slots()->ReadFrom(files);
+  }
+  void ExpectExperts(std::span<const ExpertWeights> routed) override {
+    if (experts_.slots() != nullptr) experts_.slots()->Expect(routed);
   }
   [[nodiscard]] Status FinishUploads() override {
+    if (experts_.slots() != nullptr) RETURN_IF_ERROR(experts_.slots()->Open(stream_));
     const std::vector<cuda::WeightPlace> places = std::exchange(places_, {});
     constexpr io::LoadShape kShape;
     static_assert((kShape.buffers + 1) * kShape.buffer_bytes == kCudaLoadBytes);
@@ -107,6 +132,7 @@ class CudaBackend final : public Backend {
   [[nodiscard]] Status Synchronize() override {
     Note(cudaStreamSynchronize(stream_), "a step");
     if (error_) return Err(*error_);
+    if (std::optional<Error> unread = experts_.TakeUnread()) return Err(std::move(*unread));
     return {};
   }
   [[nodiscard]] bool repeats_steps() const override { return graphs_.on(); }
@@ -123,9 +149,8 @@ class CudaBackend final : public Backend {
   }
   void GatherRows(const GatherRowsArgs& args) override;
   void EngramRows(const EngramRowsArgs& args) override;
-  void EngramGather(const EngramGatherArgs& args) override {
-    Run("EngramGather", [&] { cuda::EngramGather(args, stream_); });
-  }
+  void EngramAhead(const EngramGatherArgs& args) override;
+  void EngramGather(const EngramGatherArgs& args) override;
   void EngramMix(const EngramMixArgs& args) override {
     Run("EngramMix", [&] { cuda::EngramMix(args, stream_); });
   }
@@ -163,12 +188,23 @@ class CudaBackend final : public Backend {
     return holds;
   }
 
+  [[nodiscard]] std::int64_t moves() const { return scratch_.moves() + engram_.moves(); }
   static int RowsOf(const TensorView& matrix) { return static_cast<int>(matrix.dim(0)); }
   static int ColsOf(const TensorView& matrix) {
     return static_cast<int>(matrix.dim(1)) * (matrix.dtype == DType::kI8 ? 2 : 1);
   }
-  [[nodiscard]] Result<const void*> Place(const TensorView& weight, const cuda::Arrangement& arrangement) {
-    ASSIGN_OR_RETURN(std::byte * to, weights_.Take(weight.bytes(), stream_));
+  [[nodiscard]] bool OnDisk(MatrixUse use) const {
+    return use == MatrixUse::kChosen && options_.experts_at == WeightPlace::kDisk;
+  }
+  static std::unique_ptr<cuda::ExpertSlots> MakeSlots(const CudaOptions& options) {
+    if (!CopiesChosenExperts(options)) return nullptr;
+    return std::make_unique<cuda::ExpertSlots>(options.expert_cache,
+                                               options.experts_at == WeightPlace::kDisk ? options.expert_memory : 0);
+  }
+  [[nodiscard]] Result<const void*> Place(const TensorView& weight, const cuda::Arrangement& arrangement,
+                                          MatrixUse use = MatrixUse::kEveryStep) {
+    const bool on_host = use == MatrixUse::kChosen && options_.experts_at == WeightPlace::kHost;
+    ASSIGN_OR_RETURN(std::byte * to, (on_host ? host_experts_ : weights_).Take(weight.bytes(), stream_));
     if (wanted_.Add(weight.data, weight.bytes(), arrangement.grain)) {
       places_.push_back({.to = to, .arrangement = arrangement, .on_host = false});
       return static_cast<const void*>(to);
@@ -179,7 +215,7 @@ class CudaBackend final : public Backend {
     if (arrange) {
       ASSIGN_OR_RETURN(copy, scratch_.Get(ScratchUse::kUpload, weight.bytes(), stream_));
     }
-    RETURN_IF_ERROR(CopyToDevice(copy, weight.data, weight.bytes()));
+    RETURN_IF_ERROR(Checked(cudaMemcpyAsync(copy, weight.data, weight.bytes(), cudaMemcpyDefault, stream_), "a copy"));
     if (arrange) cuda::Arrange(arrangement, copy, weight.bytes(), to, stream_);
     Note(cudaGetLastError(), "arranging weights");
     return static_cast<const void*>(to);
@@ -208,6 +244,10 @@ class CudaBackend final : public Backend {
     const BFloat16* x;
     cuda::RowOrder order;
     bool split = false;
+    int tile_rows = 0;      // of packed rows
+    bool quantize = false;  // by the product
+
+    [[nodiscard]] bool bulk() const { return order == cuda::RowOrder::kPacked || order == cuda::RowOrder::kUnpacked; }
   };
   [[nodiscard]] bool Splits(const Weight& weight, int rows, std::int64_t group_rows) const {
     if (!wide_allowed_ || options_.linears == ProductForm::kStream || rows > cuda::kSplitRowsMax) return false;
@@ -215,15 +255,17 @@ class CudaBackend final : public Backend {
     return cuda::TakesSplitProduct(weight, group_rows);
   }
   [[nodiscard]] bool TakesWarpgroups() const { return wide_allowed_ && options_.linears != ProductForm::kStream; }
-  // After the quantiser, when the weight asks for it; `group_rows` as in ProductArgs.
+  // The order of x, which is not there yet; `group_rows` as in ProductArgs.
+  [[nodiscard]] Input Planned(const Weight& weight, int rows, std::int64_t group_rows, bool quantize) const;
+  // After the quantiser, when the weight asks for it.
   Input Prepared(const Weight& weight, const BFloat16* x, int rows, std::int64_t cols, std::int64_t group_rows = 0,
                  bool quantize = true);
   void Multiply(const Weight& weight, const Input& input, int rows, void* out, bool float_out);
   void MultiplyPlain(const Weight& weight, const BFloat16* x, int rows, void* out, bool float_out) {
     Multiply(weight, Prepared(weight, x, rows, weight.cols), rows, out, float_out);
   }
+  void MultiplyInputs(const AttnInArgs& args, BFloat16* low, BFloat16* kv);
   const std::int32_t* RowList(const std::int32_t* host, int count);
-  const cuda::ExpertPointers* ExpertTable(const MoeArgs& args);
   std::int64_t PositionEnd(const StepView& step);
 
   cudaStream_t stream_;
@@ -234,18 +276,21 @@ class CudaBackend final : public Backend {
   std::optional<Error> error_;
   bool uploaded_ = false;  // weights have been placed since the last op
   cuda::WeightArena weights_;
+  cuda::WeightArena host_experts_{cuda::kHostExperts};
   std::vector<Buffer> host_tables_;
+  std::size_t host_table_bytes_ = 0;
+  cuda::ExpertTables experts_;
+  cuda::EngramReader engram_;
   io::WantedWeights wanted_;  // until FinishUploads, and where each of them goes
   std::vector<cuda::WeightPlace> places_;
   cuda::Scratch scratch_;
-  std::unordered_map<const ExpertWeights*, Buffer> expert_tables_;
   cuda::StepGraphs graphs_;
   cuda::DrawStaging draws_;
 };
 
 void CudaBackend::RunRepeated(const StepKey& key, const std::function<void()>& issue) {
   using Turn = cuda::StepGraphs::Turn;
-  const Turn turn = error_ ? Turn::kIssue : graphs_.Next(key, scratch_.moves());
+  const Turn turn = error_ ? Turn::kIssue : graphs_.Next(key, moves());
   if (turn == Turn::kIssue) return issue();
   if (turn == Turn::kReplay) return Note(graphs_.Replay(key, stream_), "a recorded step");
   if (std::exchange(uploaded_, false)) Note(cudaStreamSynchronize(stream_), "placing weights");
@@ -253,7 +298,7 @@ void CudaBackend::RunRepeated(const StepKey& key, const std::function<void()>& i
   if (code == cudaSuccess) {
     issue();
     // Scratch that grew was freed under the launches recorded before; the step is recorded another time.
-    const bool good = !error_ && graphs_.Unmoved(scratch_.moves());
+    const bool good = !error_ && graphs_.Unmoved(moves());
     code = graphs_.EndRecording(key, good, stream_);
     if (code == cudaSuccess && good) return Note(graphs_.Replay(key, stream_), "a recorded step");
     error_.reset();  // of the recording; what is wrong with the step itself shows below
@@ -262,40 +307,54 @@ void CudaBackend::RunRepeated(const StepKey& key, const std::function<void()>& i
   issue();
 }
 
+CudaBackend::Input CudaBackend::Planned(const Weight& weight, int rows, std::int64_t group_rows, bool quantize) const {
+  const bool codes = weight.format == WeightFormat::kFp8Block32 || weight.format == WeightFormat::kMxfp4;
+  const bool products = TakesWarpgroups(), split = Splits(weight, rows, group_rows);
+  using cuda::RowOrder;
+  // x as it is and few rows: the narrow kernel, which needs no other block of threads for its sums.
+  const bool narrow = codes && !quantize && rows <= kNarrowRowsMax && options_.linears == ProductForm::kAuto;
+  if (narrow) return {nullptr, RowOrder::kNatural};
+  if (products && cuda::TakesBulkProduct(weight, group_rows)) {
+    return {nullptr, RowOrder::kPacked, split, cuda::BulkTileRows(weight, rows, split)};
+  }
+  if (split || (products && cuda::UsesWideProduct(weight, rows, group_rows))) return {nullptr, RowOrder::kSlots, split};
+  return {nullptr, quantize && codes ? RowOrder::kPaired : RowOrder::kNatural, split};
+}
+
 CudaBackend::Input CudaBackend::Prepared(const Weight& weight, const BFloat16* x, int rows, std::int64_t cols,
                                          std::int64_t group_rows, bool quantize) {
-  const bool codes = weight.format == WeightFormat::kFp8Block32 || weight.format == WeightFormat::kMxfp4;
-  const bool split = Splits(weight, rows, group_rows);
-  const bool products = TakesWarpgroups();
-  const bool packed = products && cuda::TakesBulkProduct(weight, group_rows);
-  const bool wide = packed || split || (products && cuda::UsesWideProduct(weight, rows, group_rows));
-  quantize = quantize && codes;
-  if (!wide && !quantize) return {x, cuda::RowOrder::kNatural};
-  const cuda::RowOrder order = packed ? cuda::RowOrder::kPacked
-                               : wide ? cuda::RowOrder::kSlots
-                                      : cuda::RowOrder::kPaired;
-  const int places = packed ? cuda::PackedGroups(rows) * cuda::kPackedRows : rows;
-  auto* out = Take<BFloat16>(ScratchUse::kQuantized, places * cols);
-  if (out == nullptr) return {nullptr, order, split};
+  Input input = Planned(weight, rows, group_rows, quantize);
+  input.x = x;
+  quantize = quantize && weight.format != WeightFormat::kBF16 && weight.format != WeightFormat::kF32;
+  if (input.order == cuda::RowOrder::kNatural) return input;
+  if (input.order == cuda::RowOrder::kPacked && input.split && cuda::TakesUnpacked(weight, rows)) {
+    input.order = cuda::RowOrder::kUnpacked, input.quantize = quantize;
+    return input;
+  }
+  const bool packed = input.order == cuda::RowOrder::kPacked;
+  auto* out = Take<BFloat16>(ScratchUse::kQuantized, (packed ? cuda::PackedRowCount(rows) : rows) * cols);
+  input.x = out;
+  if (out == nullptr) return input;
   if (packed) {
     cuda::PackRows({.x = x,
                     .rows = rows,
                     .cols = static_cast<int>(cols),
                     .quantize = quantize,
-                    .tile_rows = cuda::BulkTileRows(rows),
+                    .format = weight.format,
+                    .tile_rows = input.tile_rows,
                     .out = out},
                    stream_);
-    return {out, order, split};
+    return input;
   }
   cuda::Reorder({.x = x,
                  .rows = rows,
                  .cols = static_cast<int>(cols),
                  .quantize = quantize,
-                 .order = order,
+                 .order = input.order,
                  .format = weight.format,
                  .out = out},
                 stream_);
-  return {out, order, split};
+  return input;
 }
 
 void CudaBackend::Multiply(const Weight& weight, const Input& input, int rows, void* out, bool float_out) {
@@ -305,7 +364,9 @@ void CudaBackend::Multiply(const Weight& weight, const Input& input, int rows, v
                  .x = input.x,
                  .x_stride = weight.cols,
                  .order = input.order,
+                 .tile_rows = input.tile_rows,
                  .split = input.split,
+                 .quantize = input.quantize,
                  .out = out,
                  .float_out = float_out,
                  .out_stride = weight.rows},
@@ -343,6 +404,22 @@ void CudaBackend::EngramRows(const EngramRowsArgs& args) {
   Run("EngramRows", [&] { cuda::EngramRows(args, stream_); });
 }
 
+void CudaBackend::EngramAhead(const EngramGatherArgs& args) {
+  if (options_.engram_at != WeightPlace::kDisk) return;
+  Run("EngramAhead", [&] {
+    if (const Status begun = engram_.Ahead(args, stream_); !begun) error_ = begun.error();
+  });
+}
+
+void CudaBackend::EngramGather(const EngramGatherArgs& args) {
+  Run("EngramGather", [&] {
+    if (options_.engram_at != WeightPlace::kDisk) return cuda::EngramGather(args, stream_);
+    const Result<EngramGatherArgs> rows = engram_.Rows(args, stream_);
+    if (rows) return cuda::EngramGather(*rows, stream_);
+    error_ = rows.error();
+  });
+}
+
 void CudaBackend::MhcBoundary(const MhcBoundaryArgs& args) {
   if (!Require(args.copies == cuda::kCopies, "this number of residual copies", args.copies)) return;
   Run("MhcBoundary", [&] {
@@ -359,27 +436,83 @@ void CudaBackend::Linear(const LinearArgs& args) {
 void CudaBackend::AttnIn(const AttnInArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
   if (!Require(args.rope.dims <= kRopeMax, "so many rotated dimensions", args.rope.dims)) return;
+  if (!Require(args.wq_a.rows <= kQueryRankMax, "queries of this rank", args.wq_a.rows)) return;
   Run("AttnIn", [&] {
     const int rows = args.step.rows;
-    auto* low = Take<BFloat16>(ScratchUse::kProduct, rows * args.wq_a.rows);
+    const std::int64_t rank = args.wq_a.rows;
+    auto* low = Take<BFloat16>(ScratchUse::kProduct, rows * rank);
     auto* kv = Take<BFloat16>(ScratchUse::kProduct2, rows * args.wkv.rows);
-    const Input x = Prepared(args.wq_a, args.x, rows, args.wq_a.cols);
-    Multiply(args.wq_a, x, rows, low, false);
-    const bool again = x.order == cuda::RowOrder::kPacked && !cuda::TakesBulkProduct(args.wkv, 0);
-    Multiply(args.wkv, again ? Prepared(args.wkv, args.x, rows, args.wkv.cols) : x, rows, kv, false);
     if (low == nullptr || kv == nullptr) return;
-    cuda::WindowRecords({.step = args.step,
-                         .kv = kv,
-                         .norm = args.kv_norm,
-                         .head_dim = args.head_dim,
-                         .eps = args.eps,
-                         .rope = args.rope,
-                         .out = args.window},
-                        stream_);
-    cuda::NormRows(low, nullptr, rows, static_cast<int>(args.wq_a.rows), args.q_norm, args.eps, args.qr, stream_);
-    MultiplyPlain(args.wq_b, args.qr, rows, args.q, false);
-    cuda::RotateHeads(args.step, args.q, args.heads, args.head_dim, args.rope, stream_);
+    MultiplyInputs(args, low, kv);
+    const Input planned = Planned(args.wq_b, rows, 0, true);
+    const bool quantizes = args.wq_b.format == WeightFormat::kFp8Block32;
+    const bool turns = quantizes && planned.bulk() && args.rope.dims % 8 == 0 && rows <= kRotatedByProductRowsMax;
+    cuda::QueryRowArgs between{.window = {.step = args.step,
+                                          .kv = kv,
+                                          .norm = args.kv_norm,
+                                          .head_dim = args.head_dim,
+                                          .eps = args.eps,
+                                          .rope = args.rope,
+                                          .out = args.window},
+                               .low = low,
+                               .norm = args.q_norm,
+                               .rank = static_cast<int>(rank),
+                               .qr = args.qr,
+                               .order = planned.order,
+                               .tile_rows = planned.tile_rows};
+    if (quantizes) between.quantized = Take<BFloat16>(ScratchUse::kProduct3, cuda::PackedRowCount(rows) * rank);
+    between.angles = Take<float2>(ScratchUse::kSmall, std::int64_t{rows} * args.rope.dims / 2);
+    if (error_) return;
+    cuda::QueryRows(between, stream_);
+    const Input qr = quantizes ? Input{between.quantized, planned.order, planned.split, planned.tile_rows}
+                               : Prepared(args.wq_b, args.qr, rows, rank);
+    if (qr.x == nullptr) return;
+    cuda::Product({.weight = args.wq_b,
+                   .rows = rows,
+                   .x = qr.x,
+                   .x_stride = rank,
+                   .order = qr.order,
+                   .tile_rows = qr.tile_rows,
+                   .split = qr.split,
+                   .quantize = qr.quantize,
+                   .out = args.q,
+                   .out_stride = args.wq_b.rows,
+                   .angles = turns ? between.angles : nullptr,
+                   .head_dim = args.head_dim,
+                   .rotated = args.rope.dims},
+                  stream_);
+    if (!turns) {
+      cuda::RotateHeads(between.angles, args.q, rows, args.heads, args.head_dim, args.rope.dims, stream_);
+    }
   });
+}
+
+// low and kv, by one product where both matrices are for the same kernels.
+void CudaBackend::MultiplyInputs(const AttnInArgs& args, BFloat16* low, BFloat16* kv) {
+  const int rows = args.step.rows;
+  Weight both = args.wq_a;
+  const bool together = TakesWarpgroups() && cuda::TakesBulkProduct(args.wq_a, 0) &&
+                        cuda::TakesBulkProduct(args.wkv, 0) && args.wq_a.format == args.wkv.format;
+  if (together) both.rows += args.wkv.rows;
+  const Input x = Prepared(both, args.x, rows, both.cols);
+  if (x.x == nullptr) return;
+  if (!together) {
+    Multiply(args.wq_a, x, rows, low, false);
+    return Multiply(args.wkv, x.bulk() ? Prepared(args.wkv, args.x, rows, both.cols) : x, rows, kv, false);
+  }
+  cuda::Product({.weight = args.wq_a,
+                 .rows = rows,
+                 .x = x.x,
+                 .x_stride = both.cols,
+                 .order = x.order,
+                 .tile_rows = x.tile_rows,
+                 .split = x.split,
+                 .quantize = x.quantize,
+                 .out = low,
+                 .out_stride = args.wq_a.rows,
+                 .also = args.wkv,
+                 .also_out = kv},
+                stream_);
 }
 
 void CudaBackend::Compress(const CompressArgs& args) {
@@ -449,24 +582,30 @@ void CudaBackend::DraftAttention(const DraftAttentionArgs& args) {
 
 void CudaBackend::AttnOut(const AttnOutArgs& args) {
   Run("AttnOut", [&] {
-    auto* low = Take<BFloat16>(ScratchUse::kProduct, args.rows * args.wo_a.rows);
-    if (low == nullptr) return;
     const std::int64_t group_rows = args.wo_a.rows / args.groups, width = args.groups * args.wo_a.cols;
+    auto* low = Take<BFloat16>(ScratchUse::kProduct, cuda::PackedRowCount(args.rows) * args.wo_a.rows);
+    if (low == nullptr) return;
     const Input o = Prepared(args.wo_a, args.o, args.rows, width, group_rows, /*quantize=*/false);
     if (o.x == nullptr) return;
+    Input x = Planned(args.wo_b, args.rows, 0, true);
+    const bool packs = args.wo_a.format == WeightFormat::kFp8Block32 && o.order != cuda::RowOrder::kSlots &&
+                       args.wo_b.format == WeightFormat::kFp8Block32 && x.order == cuda::RowOrder::kPacked;
     cuda::Product({.weight = args.wo_a,
                    .rows = args.rows,
                    .x = o.x,
                    .x_stride = width,
                    .order = o.order,
+                   .tile_rows = o.tile_rows,
                    .split = o.split,
                    .group_rows = group_rows,
                    .group_stride = args.wo_a.cols,
                    .out = low,
-                   .float_out = false,
-                   .out_stride = args.wo_a.rows},
+                   .out_stride = args.wo_a.rows,
+                   .out_tile_rows = packs ? x.tile_rows : 0},
                   stream_);
-    MultiplyPlain(args.wo_b, low, args.rows, args.y, false);
+    if (!packs) return MultiplyPlain(args.wo_b, low, args.rows, args.y, false);
+    x.x = low;
+    Multiply(args.wo_b, x, args.rows, args.y, false);
   });
 }
 
@@ -478,28 +617,6 @@ void CudaBackend::Route(const RouteArgs& args) {
     MultiplyPlain(args.gate, args.x, args.step.rows, logits, true);
     if (logits != nullptr) cuda::RouteSelect(args, logits, stream_);
   });
-}
-
-const cuda::ExpertPointers* CudaBackend::ExpertTable(const MoeArgs& args) {
-  Buffer& buffer = expert_tables_[args.routed];
-  if (buffer.data() == nullptr) {
-    std::vector<cuda::ExpertPointers> table;
-    const auto add = [&table](const ExpertWeights& e) {
-      const auto bytes = [](const Weight& w) { return static_cast<const std::uint8_t*>(w.data); };
-      table.push_back({bytes(e.w1), e.w1.scales, bytes(e.w3), e.w3.scales, bytes(e.w2), e.w2.scales});
-    };
-    for (int e = 0; e < args.expert_count; ++e) add(args.routed[e]);
-    add(args.shared);
-    Result<Buffer> made = Allocate(table.size() * sizeof(table[0]), "table of experts");
-    if (!made) {
-      error_ = made.error();
-      return nullptr;
-    }
-    buffer = std::move(*made);
-    Note(cudaMemcpyAsync(buffer.data(), table.data(), table.size() * sizeof(table[0]), cudaMemcpyHostToDevice, stream_),
-         "the table of experts");
-  }
-  return buffer.as<cuda::ExpertPointers>();
 }
 
 void CudaBackend::Moe(const MoeArgs& args) {
@@ -520,7 +637,12 @@ void CudaBackend::Moe(const MoeArgs& args) {
                       (options_.experts == ProductForm::kAuto && args.rows >= cuda::kSlimExpertRowsMin);
     if (wide_allowed_ && options_.experts != ProductForm::kStream) shape.form = cuda::ChooseMoeForm(shape, slim);
     cuda::MoeScratch scratch;
-    scratch.experts = ExpertTable(args);
+    const Result<const cuda::ExpertPointers*> table = experts_.Of(args, stream_);
+    if (!table) {
+      error_ = table.error();
+      return;
+    }
+    scratch.experts = *table;
     scratch.x = args.x;
     scratch.work = Take<std::byte>(ScratchUse::kExperts, static_cast<std::int64_t>(cuda::MoeWorkBytes(shape)));
     if (error_) return;
@@ -645,6 +767,11 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
   if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   if (code != cudaSuccess) return Err(DeviceError(code, "opening the device"));
   return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(stream, major == 9 && minor == 0, options));
+}
+
+std::uint64_t CudaMemoryBytes() {
+  std::size_t free = 0, total = 0;
+  return cudaMemGetInfo(&free, &total) == cudaSuccess ? total : 0;
 }
 
 CudaGraphCounts GraphCountsOf(const Backend& backend) {

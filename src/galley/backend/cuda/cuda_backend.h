@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "galley/backend/backend.h"
+#include "galley/backend/weight_place.h"
 
 namespace galley::backend {
 
@@ -21,9 +22,15 @@ enum class ProductForm {
 
 struct CudaOptions {
   int device = 0;
-  bool graphs = true;           // record and replay decode steps (StepKey)
-  bool device_draws = true;     // Backend::draws
-  bool engram_on_host = false;  // tables are in pinned host memory, which the device reads rows from
+  bool graphs = true;        // record and replay decode steps (StepKey)
+  bool device_draws = true;  // Backend::draws
+  // Routed experts. On the host they are in pinned memory, which kernels read, or with a cache copies are made from. On
+  // disk a store reads them.
+  WeightPlace experts_at = WeightPlace::kDevice;
+  std::size_t expert_memory = 0;  // > 0 with experts on disk: main memory for them
+  std::size_t expert_cache = 0;   // ExpertSlots's budget; 0: none on the host, the least on disk
+  // Engram's tables. On the host they are in pinned memory, which the device reads rows from.
+  WeightPlace engram_at = WeightPlace::kDevice;
   // For tests and benchmarks.
   ProductForm linears = ProductForm::kAuto;
   ProductForm experts = ProductForm::kAuto;
@@ -33,7 +40,8 @@ struct CudaOptions {
 inline constexpr std::size_t kCudaGraphsMax = 24;
 inline constexpr std::size_t kCudaGraphBytes = std::size_t{16} << 20;
 // Memory that weights are loaded through: pinned on the host, and a thirteenth of it on the device.
-inline constexpr std::size_t kCudaLoadBytes = 13 * (std::size_t{16} << 20);
+inline constexpr std::size_t kCudaLoadDeviceBytes = std::size_t{16} << 20;
+inline constexpr std::size_t kCudaLoadBytes = 13 * kCudaLoadDeviceBytes;
 struct CudaGraphCounts {
   bool on = false;  // false: switched off, or given up
   int recorded = 0, held = 0;
@@ -45,8 +53,17 @@ struct CudaGraphCounts {
 // Errors: kUnsupported (no driver, no such device, too old a device), kDevice.
 [[nodiscard]] Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options);
 
+// Whether experts are copied when a step has chosen them: it then waits for the choice, and is not recorded.
+[[nodiscard]] constexpr bool CopiesChosenExperts(const CudaOptions& options) {
+  return options.experts_at == WeightPlace::kDisk ||
+         (options.experts_at == WeightPlace::kHost && options.expert_cache > 0);
+}
+
 // Of a backend made above.
 [[nodiscard]] CudaGraphCounts GraphCountsOf(const Backend& backend);
+
+// Of the device's memory, used or not; 0 when there is no device.
+[[nodiscard]] std::uint64_t CudaMemoryBytes();
 
 // For benchmarks. Median microseconds of what `issue` issues on a backend made above: captured once as a graph after a
 // run that warms up, then replayed `replays` times. `issue` may not wait for the device. Errors: kDevice.

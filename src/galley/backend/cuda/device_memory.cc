@@ -4,6 +4,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "galley/base/aligned_bytes.h"
+#include "galley/base/memory.h"
 
 namespace galley::backend::cuda {
 namespace {
@@ -44,19 +49,35 @@ Result<Buffer> AllocateDevice(std::size_t bytes, std::string_view purpose, cudaS
   return buffer;
 }
 
-Result<Buffer> AllocateHost(std::size_t bytes, std::string_view purpose) {
+Result<Buffer> AllocateHost(std::size_t bytes, const HostWeights& what, std::size_t pinned) {
   if (bytes == 0) return Buffer{};
   void* data = nullptr;
   const cudaError_t code = cudaHostAlloc(&data, bytes, cudaHostAllocMapped);
   if (code == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     return Err(ErrorCode::kResourceExhausted,
-               fmt::format("{} needs {:.1f} MiB that can be pinned, and the system gives no more; free main memory or "
-                           "use --engram device",
-                           purpose, ToMiB(bytes)));
+               fmt::format("{} need {:.1f} MiB more of main memory that can be pinned; {:.1f} MiB are, and of the "
+                           "{:.1f} MiB that the process may use the system pins no more; free main memory or use {}",
+                           what.name, ToMiB(bytes), ToMiB(pinned), ToMiB(UsableMemoryBytes()), what.instead));
   }
   if (code != cudaSuccess) return Err(DeviceError(code, "pinning memory"));
   return Buffer(static_cast<std::byte*>(data), bytes, [](std::byte* p) { cudaFreeHost(p); });
+}
+
+Buffer AllocateForCopies(std::size_t bytes) {
+  auto memory = std::make_shared<AlignedBytes>(bytes);
+  std::byte* data = memory->data();
+  const bool pinned = cudaHostRegister(data, bytes, cudaHostRegisterDefault) == cudaSuccess;
+  if (!pinned) cudaGetLastError();
+  return {data, bytes, [memory = std::move(memory), pinned](std::byte* p) {
+            if (pinned) cudaHostUnregister(p);
+          }};
+}
+
+Result<Buffer> WeightArena::NewPiece(std::size_t bytes, cudaStream_t stream) {
+  Result<Buffer> piece = host_ ? AllocateHost(bytes, *host_, total_) : AllocateDevice(bytes, "weights", stream);
+  if (piece) total_ += bytes;
+  return piece;
 }
 
 Result<std::byte*> WeightArena::Take(std::size_t bytes, cudaStream_t stream) {
@@ -64,7 +85,7 @@ Result<std::byte*> WeightArena::Take(std::size_t bytes, cudaStream_t stream) {
   if (pieces_.empty() || used_ + rounded > pieces_.back().bytes()) {
     // A tensor larger than a piece gets one of its own; the last piece stays open for small ones.
     const std::size_t piece = std::max(rounded, kPieceBytes);
-    ASSIGN_OR_RETURN(Buffer buffer, AllocateDevice(piece, "weights", stream));
+    ASSIGN_OR_RETURN(Buffer buffer, NewPiece(piece, stream));
     const bool own = rounded > kPieceBytes && !pieces_.empty();
     std::byte* data = buffer.data();
     if (own) {

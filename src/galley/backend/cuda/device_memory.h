@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -18,18 +19,34 @@ namespace galley::backend::cuda {
 // Zero-filled. Errors: kResourceExhausted with the numbers, kDevice.
 [[nodiscard]] Result<Buffer> AllocateDevice(std::size_t bytes, std::string_view purpose, cudaStream_t stream);
 
-// Host memory that the device reads by the same address. Not cleared. Errors: kResourceExhausted, kDevice.
-[[nodiscard]] Result<Buffer> AllocateHost(std::size_t bytes, std::string_view purpose);
+// What is to lie in pinned main memory.
+struct HostWeights {
+  std::string_view name;
+  std::string_view instead;  // option that needs less of it
+};
+inline constexpr HostWeights kHostExperts = {"routed experts", "--experts disk"};
+inline constexpr HostWeights kHostEngram = {"Engram's tables", "--engram disk"};
 
-// Places tensors one after the other in large pieces of device memory.
+// Host memory that the device reads by the same address. Not cleared. `pinned`: bytes that these weights have already.
+// Errors: kResourceExhausted with the numbers, kDevice.
+[[nodiscard]] Result<Buffer> AllocateHost(std::size_t bytes, const HostWeights& what, std::size_t pinned);
+// Host memory at a multiple of 4096 that copies to the device go from: pinned, unless the driver refuses that.
+[[nodiscard]] Buffer AllocateForCopies(std::size_t bytes);
+
+// Places tensors one after the other in large pieces of device memory, or of pinned main memory.
 class WeightArena {
  public:
+  WeightArena() = default;
+  explicit WeightArena(const HostWeights& on_host) : host_(on_host) {}
   // Address of `bytes` free bytes, aligned for every kernel.
   [[nodiscard]] Result<std::byte*> Take(std::size_t bytes, cudaStream_t stream);
 
  private:
+  [[nodiscard]] Result<Buffer> NewPiece(std::size_t bytes, cudaStream_t stream);
+  std::optional<HostWeights> host_;
   std::vector<Buffer> pieces_;
-  std::size_t used_ = 0;  // of the last piece
+  std::size_t total_ = 0;  // bytes of all pieces
+  std::size_t used_ = 0;   // of the last piece
 };
 
 enum class ScratchUse {

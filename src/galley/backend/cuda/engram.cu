@@ -65,7 +65,7 @@ __global__ void EngramIdsKernel(EngramRowsArgs args) {
 __global__ void EngramGatherKernel(EngramGatherArgs args) {
   ptx::BeginKernel();
   const auto cell = static_cast<std::int64_t>(blockIdx.x);
-  const std::int64_t row = args.row_numbers[cell];
+  const std::int64_t row = args.row_numbers != nullptr ? args.row_numbers[cell] : cell;
   for (int i = static_cast<int>(threadIdx.x); i < args.dim; i += static_cast<int>(blockDim.x)) {
     const float scale = DecodeE8M0(args.scales[row * (args.dim / 32) + i / 32]);
     args.out[cell * args.dim + i] = ToBFloat16(DecodeE4M3(args.codes[row * args.dim + i]) * scale);

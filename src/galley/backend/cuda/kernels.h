@@ -13,14 +13,15 @@
 
 namespace galley::backend::cuda {
 
-// matmul.cu, wide_matmul.cu and bulk_matmul.cu
+// matmul.cu, wide_matmul.cu, bulk_matmul.cu and bulk_split.cu
 
 // Orders in which the kernels want the values of a row of x.
 enum class RowOrder {
   kNatural,
-  kPaired,  // numbers.cuh; narrow products of quantised weights
-  kSlots,   // wide_dot.cuh; wide products, by weight format
-  kPacked,  // packed_rows.h, in tiles of BulkTileRows; FP8 weights
+  kPaired,    // numbers.cuh; narrow products of quantised weights
+  kSlots,     // wide_dot.cuh; wide products, by weight format
+  kPacked,    // packed_rows.h; weights that TakesBulkProduct
+  kUnpacked,  // natural, for split products that pack their part of x themselves (TakesUnpacked)
 };
 
 // out[t][r] = sum over k of w[r][k] x[t][k] in fp32, then rounded to bf16 or kept.
@@ -30,37 +31,70 @@ struct ProductArgs {
   const BFloat16* x = nullptr;
   std::int64_t x_stride = 0;  // elements from row to row
   RowOrder order = RowOrder::kNatural;
-  bool split = false;  // the order is kSlots or kPacked
+  int tile_rows = 0;      // kPacked and kUnpacked: BulkTileRows
+  bool split = false;     // the order is kSlots, kPacked or kUnpacked
+  bool quantize = false;  // kUnpacked: FP8 fake quantisation in groups of 32 comes before the product
   // Weight rows in groups of this many read x from `group_stride` elements further on; 0: one group.
   std::int64_t group_rows = 0, group_stride = 0;
   void* out = nullptr;
   bool float_out = false;
   std::int64_t out_stride = 0;  // elements
+
+  // Not 0: out is the x of a product of FP8 weights with as many columns as `weight` has rows, a multiple of 64,
+  // quantised and packed in such tiles. Of quantised weights and all orders but kSlots.
+  int out_tile_rows = 0;
+
+  // What follows only products of kPacked or kUnpacked rows with FP8 weights can do.
+
+  // A second product of the same x; its matrix has as many columns, `also_out` its own rows as stride.
+  Weight also = {};
+  void* also_out = nullptr;
+  // The last `rotated` (a multiple of 8) outputs of every `head_dim`, rounded to bf16, are turned in pairs by angles
+  // [rows][rotated / 2].
+  const float2* angles = nullptr;
+  int head_dim = 0, rotated = 0;
 };
 void Product(const ProductArgs& args, cudaStream_t stream);  // wide when the order is kSlots
 void WideProduct(const ProductArgs& args, cudaStream_t stream);
-// split_matmul.cu and bulk_matmul.cu: x in slots or packed; compute capability 9.0, and TakesSplitProduct holds.
+// split_matmul.cu: x in slots; compute capability 9.0, and TakesSplitProduct holds.
 void SplitProduct(const ProductArgs& args, cudaStream_t stream);
 [[nodiscard]] bool TakesSplitProduct(const Weight& weight, std::int64_t group_rows);
 // Products of more rows of x are never split.
 inline constexpr int kSplitRowsMax = 256;
-// bulk_matmul.cu: x packed; compute capability 9.0, and TakesBulkProduct holds. With `split`, parts of K are blocks of
-// threads.
+// x packed, or packed by the product; compute capability 9.0, and TakesBulkProduct holds. bulk_split.cu with `split`
+// and FP8 weights: parts of K are blocks of threads. bulk_matmul.cu otherwise.
 void BulkProduct(const ProductArgs& args, cudaStream_t stream);
+void BulkSplitProduct(const ProductArgs& args, cudaStream_t stream);
 [[nodiscard]] bool TakesBulkProduct(const Weight& weight, std::int64_t group_rows);
-// Rows of x in a tile.
-[[nodiscard]] constexpr int BulkTileRows(int rows) {
-  return rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128;
+// Whether the split form takes x unpacked: few rows, whose part then lies beside the stages.
+[[nodiscard]] bool TakesUnpacked(const Weight& weight, int rows);
+inline constexpr std::int64_t kWideTileColsMin = 4096;
+// Rows of x in a tile: at least a warpgroup product's columns, and wide tiles where there are many, because x goes
+// through shared memory once for 128 rows of weights; but the wider tile has less of K on its way, which costs more
+// than it gains where K is short. Between, what ends sooner on the multiprocessors of an H200.
+[[nodiscard]] constexpr int BulkTileRows(const Weight& weight, int rows, bool split) {
+  if (rows <= 64) return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+  if (split) return 128;
+  if (rows > 1024) return weight.cols >= kWideTileColsMin ? 192 : 128;
+  constexpr std::int64_t kMultiprocessors = 132;
+  const auto time = [&](int tile_rows) {
+    const std::int64_t tiles = (weight.rows + 127) / 128 * ((rows + tile_rows - 1) / tile_rows);
+    return (tiles + kMultiprocessors - 1) / kMultiprocessors * tile_rows;
+  };
+  return time(96) < time(128) ? 96 : 128;
 }
 // Products that are split though rows of x would allow another form, by shape alone; all forms give equal bits.
 // bf16: 1 … kSplitAlwaysRows rows always, but for narrow matrices, whose few clusters leave the device idle; more where
-// the plain wide grid, 128 rows of weights a block of threads, is smaller than the device. FP8: where tiles of all of K
-// are too few.
+// the plain wide grid, 128 rows of weights a block of threads, is smaller than the device. FP8: 1 … kSplitAlwaysRows
+// rows, whose products need more warps on a multiprocessor than two warpgroups, and where tiles of all of K are too
+// few.
 inline constexpr int kSplitAlwaysRows = 16;
 inline constexpr std::int64_t kSplitBFloat16RowsMin = 1024, kPlainTilesMin = 128, kWholeTilesMin = 80;
 [[nodiscard]] constexpr bool SplitPays(const Weight& weight, int rows) {
   const std::int64_t tiles = (weight.rows + 127) / 128;
-  if (weight.format == WeightFormat::kFp8Block32) return tiles * ((rows + 127) / 128) < kWholeTilesMin;
+  if (weight.format == WeightFormat::kFp8Block32) {
+    return rows <= kSplitAlwaysRows || tiles * ((rows + 127) / 128) < kWholeTilesMin;
+  }
   if (weight.format == WeightFormat::kBF16 && weight.rows < kSplitBFloat16RowsMin) return false;
   return rows <= kSplitAlwaysRows || tiles < kPlainTilesMin;
 }
@@ -107,6 +141,7 @@ void NormRows(const BFloat16* x, const std::int32_t* rows, int count, int dim, c
 
 // engram.cu
 void EngramRows(const EngramRowsArgs& args, cudaStream_t stream);
+// Without row numbers: of the table's first rows, in their order.
 void EngramGather(const EngramGatherArgs& args, cudaStream_t stream);
 void EngramMix(const EngramMixArgs& args, cudaStream_t stream);
 
@@ -129,8 +164,25 @@ struct WindowRecordArgs {
   const Ring* ring = nullptr;  // host
 };
 void WindowRecords(const WindowRecordArgs& args, cudaStream_t stream);
-// Rotates the last values of every head of q [T][heads][head_dim] in place.
-void RotateHeads(const StepView& step, BFloat16* q, int heads, int head_dim, const Rope& rope, cudaStream_t stream);
+// The same beside what lies between the products of queries: qr [T][rank] = RMS(low), and when `quantized` is given qr
+// quantised in an order for products of FP8 weights (kPaired, kSlots or kPacked), and in `angles` [T][rope.dims / 2]
+// cosine and sine of every row's rotation.
+struct QueryRowArgs {
+  WindowRecordArgs window;
+  const BFloat16* low = nullptr;
+  const BFloat16* norm = nullptr;
+  int rank = 0;
+  BFloat16* qr = nullptr;
+  BFloat16* quantized = nullptr;
+  RowOrder order = RowOrder::kPacked;
+  int tile_rows = 0;  // kPacked
+  float2* angles = nullptr;
+};
+void QueryRows(const QueryRowArgs& args, cudaStream_t stream);
+// Turns the last `rotated` values of every head of q [rows][heads][head_dim] in place, by angles [rows][rotated / 2]
+// (QueryRows).
+void RotateHeads(const float2* angles, BFloat16* q, int rows, int heads, int head_dim, int rotated,
+                 cudaStream_t stream);
 
 // attention.cu
 // `few_rows`: whether few rows may take larger blocks of threads. `warpgroups`: whether many rows of many heads may

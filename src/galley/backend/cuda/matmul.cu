@@ -4,7 +4,7 @@
 
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/cuda/launch.h"
-#include "galley/backend/cuda/wide_dot.cuh"
+#include "galley/backend/cuda/pack_rows.cuh"
 
 namespace galley::backend::cuda {
 namespace {
@@ -109,6 +109,11 @@ __global__ void __launch_bounds__(kThreads) ProductKernel(ProductArgs args, int 
     const std::int64_t at = (token0 + token) * args.out_stride + r;
     if (args.float_out) {
       static_cast<float*>(args.out)[at] = sum;
+    } else if (args.out_tile_rows > 0) {
+      // A warp has 32 neighbouring rows of weights, a group of the quantiser.
+      const float value = RoundToBFloat16(sum), code = FakeFp8(value, Fp8Scale(WarpMax(fabsf(value))));
+      static_cast<BFloat16*>(args.out)[PackedElement(args.rows, static_cast<int>(args.weight.rows), args.out_tile_rows,
+                                                     token0 + token, static_cast<int>(r))] = ToBFloat16(code);
     } else {
       static_cast<BFloat16*>(args.out)[at] = ToBFloat16(sum);
     }
@@ -183,7 +188,7 @@ __global__ void ReorderKernel(ReorderArgs args, int values) {
 
 void Product(const ProductArgs& args, cudaStream_t stream) {
   if (args.rows == 0 || args.weight.rows == 0) return;
-  if (args.order == RowOrder::kPacked) return BulkProduct(args, stream);
+  if (args.order == RowOrder::kPacked || args.order == RowOrder::kUnpacked) return BulkProduct(args, stream);
   if (args.split) return SplitProduct(args, stream);
   if (args.order == RowOrder::kSlots) return WideProduct(args, stream);
   const std::int64_t cols = args.weight.cols;

@@ -16,6 +16,10 @@ inline constexpr int kPackedRows = 8;  // of a group
 [[nodiscard]] __host__ __device__ constexpr int PackedGroups(int rows) {
   return (rows + kPackedRows - 1) / kPackedRows;
 }
+// Rows that so many take when packed.
+[[nodiscard]] __host__ __device__ constexpr int PackedRowCount(int rows) {
+  return PackedGroups(rows) * kPackedRows;
+}
 // Element of value `slot` (0 … block_k - 1, SlotPlace within a block) of a row of a tile of so many groups.
 [[nodiscard]] __host__ __device__ constexpr std::int64_t PackedPlace(int block_k, int groups, int block, int row,
                                                                      int slot) {
@@ -28,13 +32,14 @@ struct Tile {
 };
 
 // Packs rows of x [..][cols], with `quantize` after FP8 fake quantisation in groups of 32; cols is a multiple of a
-// block of K. Without `tiles`, rows are cut into tiles of `tile_rows`, a multiple of 8, for FP8 weights. With that list
+// block of K. Without `tiles`, rows are cut into tiles of `tile_rows`, a multiple of 8, for `format`. With that list
 // on the device, row i is x[token[i]], tiles begin at multiples of 8 and hold at most `tile_rows`, and all but those of
 // `shared_expert` are for MXFP4 weights.
 struct PackArgs {
   const BFloat16* x = nullptr;
   int rows = 0, cols = 0;
   bool quantize = false;
+  WeightFormat format = WeightFormat::kFp8Block32;  // or kBF16
   int tile_rows = 0;
   const Tile* tiles = nullptr;
   int tiles_max = 0;

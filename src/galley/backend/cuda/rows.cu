@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that move or combine whole rows: embedding, gathers, means, norms, window rings.
+#include <type_traits>
+
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/ptx/async_copy.cuh"
@@ -74,14 +76,14 @@ __global__ void NormRowsKernel(const BFloat16* x, const std::int32_t* rows, int 
 
 // A thread a piece of 16 bytes of the arranged matrix.
 template <WeightFormat F>
-__global__ void ArrangeKernel(const std::uint8_t* natural, int rows, int cols, uint4* out) {
+__global__ void ArrangeKernel(const std::uint8_t* natural, int rows, int cols, bool tiled, uint4* out) {
   const std::size_t pieces = static_cast<std::size_t>(rows) * RowBytes<F>(cols) / 16;
   const std::size_t stride = static_cast<std::size_t>(gridDim.x) * blockDim.x,
                     blocks = static_cast<std::size_t>(cols / kBlockK<F>),
                     above = static_cast<std::size_t>(TileStep(rows) / 1024);
   for (std::size_t i = blockIdx.x * static_cast<std::size_t>(blockDim.x) + threadIdx.x; i < pieces; i += stride) {
     std::size_t from = i * 16;
-    if (IsTiled<F>(rows, cols)) {
+    if (tiled) {
       const std::size_t lane = i % 32, half = i / 32 % 2, block = i / 64 / above % blocks,
                         tile = i / 64 / above / blocks * above + i / 64 % above;
       from = (tile * 16 + half * 8 + lane / 4) * RowBytes<F>(cols) + block * 64 + lane % 4 * 16;
@@ -112,16 +114,27 @@ __global__ void ArrangeScalesKernel(const std::uint32_t* natural, int rows, int 
 
 namespace {
 
+// Calls `f` with the format as a constant.
+template <typename F>
+auto WithFormat(WeightFormat format, F&& f) {
+  switch (format) {
+    case WeightFormat::kMxfp4:
+      return f(std::integral_constant<WeightFormat, WeightFormat::kMxfp4>());
+    case WeightFormat::kFp8Block32:
+      return f(std::integral_constant<WeightFormat, WeightFormat::kFp8Block32>());
+    default:
+      return f(std::integral_constant<WeightFormat, WeightFormat::kBF16>());
+  }
+}
+
 int PanelRowsOf(WeightFormat format, int rows, int cols) {
-  const bool tiled = format == WeightFormat::kMxfp4 ? IsTiled<WeightFormat::kMxfp4>(rows, cols)
-                                                    : IsTiled<WeightFormat::kFp8Block32>(rows, cols);
+  const bool tiled = WithFormat(format, [&](auto f) { return IsTiled<f()>(rows, cols); });
   return !tiled ? 0 : rows % kPanelRows == 0 ? kPanelRows : 16;
 }
 
 std::size_t RowBytesOf(const Arrangement& a) {
   if (a.kind == Arrangement::Kind::kScales) return static_cast<std::size_t>(a.cols) / 32;
-  return static_cast<std::size_t>(a.format == WeightFormat::kMxfp4 ? RowBytes<WeightFormat::kMxfp4>(a.cols)
-                                                                   : RowBytes<WeightFormat::kFp8Block32>(a.cols));
+  return static_cast<std::size_t>(WithFormat(a.format, [&](auto f) { return RowBytes<f()>(a.cols); }));
 }
 
 // Rows that are panels of as many rows as the kernels take such a number for. Not by LaunchKernel: products read
@@ -130,11 +143,11 @@ void ArrangeRows(const Arrangement& a, const std::uint8_t* from, int rows, int c
                  cudaStream_t stream) {
   if (a.kind == Arrangement::Kind::kScales) {
     ArrangeScalesKernel<<<1056, 256, 0, stream>>>(reinterpret_cast<const std::uint32_t*>(from), rows, cols, to);
-  } else if (a.format == WeightFormat::kMxfp4) {
-    ArrangeKernel<WeightFormat::kMxfp4><<<1056, 256, 0, stream>>>(from, rows, cols, reinterpret_cast<uint4*>(to));
-  } else {
-    ArrangeKernel<WeightFormat::kFp8Block32><<<1056, 256, 0, stream>>>(from, rows, cols, reinterpret_cast<uint4*>(to));
+    return;
   }
+  WithFormat(a.format, [&](auto f) {
+    ArrangeKernel<f()><<<1056, 256, 0, stream>>>(from, rows, cols, a.panel_rows > 0, reinterpret_cast<uint4*>(to));
+  });
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ class WeightSink final : public io::WeightSink {
       }
       const bool arrange = place.arrangement.kind != Arrangement::Kind::kNone;
       const cudaError_t code = cudaMemcpyAsync(arrange ? args_.staging : to, addresses_[buffer] + part.at, part.bytes,
-                                               cudaMemcpyHostToDevice, args_.stream);
+                                               cudaMemcpyDefault, args_.stream);
       if (code != cudaSuccess) return Err(DeviceError(code, "copying weights"));
       if (arrange) Arrange(place.arrangement, args_.staging, part.bytes, to, args_.stream);
     }

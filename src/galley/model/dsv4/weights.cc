@@ -30,7 +30,7 @@ class Loader {
   }
 
   // `name` without its suffix: NAME.weight and, for quantised formats, NAME.scale.
-  backend::Weight Matrix(const std::string& name) {
+  backend::Weight Matrix(const std::string& name, backend::MatrixUse use = backend::MatrixUse::kEveryStep) {
     const TensorView view = checkpoint_.Find(name + ".weight");
     backend::Weight weight;
     if (!view.empty()) {
@@ -38,17 +38,17 @@ class Loader {
       weight.cols = view.dim(1) * (view.dtype == DType::kI8 ? 2 : 1);
       weight.format = FormatOf(view.dtype);
     }
-    weight.data = Place(name + ".weight", view, [&] { return backend_.UploadMatrix(view); });
+    weight.data = Place(name + ".weight", view, [&] { return backend_.UploadMatrix(view, use); });
     if (weight.format == backend::WeightFormat::kFp8Block32 || weight.format == backend::WeightFormat::kMxfp4) {
       const TensorView scales = checkpoint_.Find(name + ".scale");
       weight.scales = static_cast<const std::uint8_t*>(
-          Place(name + ".scale", scales, [&] { return backend_.UploadScales(scales, view); }));
+          Place(name + ".scale", scales, [&] { return backend_.UploadScales(scales, view, use); }));
     }
     return weight;
   }
 
-  backend::ExpertWeights Expert(const std::string& prefix) {
-    return {.w1 = Matrix(prefix + ".w1"), .w2 = Matrix(prefix + ".w2"), .w3 = Matrix(prefix + ".w3")};
+  backend::ExpertWeights Expert(const std::string& prefix, backend::MatrixUse use) {
+    return {.w1 = Matrix(prefix + ".w1", use), .w2 = Matrix(prefix + ".w2", use), .w3 = Matrix(prefix + ".w3", use)};
   }
 
  private:
@@ -119,8 +119,10 @@ MoeWeights LoadMoe(Loader& load, const std::string& prefix, int experts, bool im
   w.gate = load.Matrix(prefix + "gate");
   w.bias = load.Array<float>(prefix + "gate.bias");
   if (image_bias) w.image_bias = load.Array<float>(prefix + "gate.bias_vl");
-  for (int e = 0; e < experts; ++e) w.routed.push_back(load.Expert(fmt::format("{}experts.{}", prefix, e)));
-  w.shared = load.Expert(prefix + "shared_experts");
+  for (int e = 0; e < experts; ++e) {
+    w.routed.push_back(load.Expert(fmt::format("{}experts.{}", prefix, e), backend::MatrixUse::kChosen));
+  }
+  w.shared = load.Expert(prefix + "shared_experts", backend::MatrixUse::kEveryStep);
   return w;
 }
 
@@ -180,6 +182,8 @@ Result<Weights> Weights::Load(const Checkpoint& checkpoint, backend::Backend& ba
   }
   weights.draft = LoadDraft(load, config);
   if (load.error()) return Err(*load.error());
+  for (const LayerWeights& layer : weights.layers) backend.ExpectExperts(layer.moe.routed);
+  for (const LayerWeights& stage : weights.draft.stages) backend.ExpectExperts(stage.moe.routed);
   RETURN_IF_ERROR(backend.FinishUploads());
   return weights;
 }

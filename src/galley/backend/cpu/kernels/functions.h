@@ -20,7 +20,7 @@ void IndexScores(const IndexArgs& a);
 // measure.cc
 std::uint32_t ReadLines(const std::byte* data, std::size_t bytes);
 float RunFloats(std::int64_t count);
-float RunBytes(std::int64_t count);
+float RunFp4(std::int64_t count);
 // rows.cc
 float SumSquares(const BFloat16* x, std::size_t n);
 void DotsF32(const float* w, std::size_t rows, const BFloat16* x, std::size_t n, float* out);

@@ -49,10 +49,15 @@ float RunFloats(std::int64_t count) {
   return RunChains(count, [&](F32 chain) { return Fma(chain, a, b); });
 }
 
-float RunBytes([[maybe_unused]] std::int64_t count) {
+float RunFp4([[maybe_unused]] std::int64_t count) {
 #if GALLEY_DIGITS
-  const U32 a = BroadcastBits(0x01020301u), b = BroadcastBits(0x01000001u);
-  return RunChains(count, [&](F32 chain) { return (F32)_mm512_dpbusd_epi32((__m512i)chain, (__m512i)a, (__m512i)b); });
+  U32 w[Mxfp4::kWeights] = {BroadcastBits(0x01020301u), BroadcastBits(0x01000001u)};
+  const U32 x = BroadcastBits(0x01000001u), add = BroadcastBits(1), scale = (U32)Broadcast(0x1p-30f);
+  const U32 in[8] = {x, x, x, x, x, x, add, scale};
+  return RunChains(count, [&](F32 chain) {
+    asm volatile("" : "+v"(w[0]), "+v"(w[1]));  // else the sum would be computed once
+    return Mxfp4::AddOne(chain, w, in, Broadcast(0.5f));
+  });
 #else
   return 0;
 #endif

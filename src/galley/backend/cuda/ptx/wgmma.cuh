@@ -53,6 +53,8 @@ __device__ __forceinline__ void FenceForWarpgroup() {
 #define GALLEY_NAMES_24 GALLEY_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define GALLEY_NAMES_32 \
   GALLEY_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define GALLEY_NAMES_48 \
+  GALLEY_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define GALLEY_NAMES_64                                                                \
   GALLEY_NAMES_32                                                                      \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
@@ -60,6 +62,8 @@ __device__ __forceinline__ void FenceForWarpgroup() {
 #define GALLEY_NAMES_72 GALLEY_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
 #define GALLEY_NAMES_80 \
   GALLEY_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define GALLEY_NAMES_96 \
+  GALLEY_NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 
 #define GALLEY_NAMES_128                                                                                         \
   GALLEY_NAMES_80                                                                                                \
@@ -72,9 +76,11 @@ __device__ __forceinline__ void FenceForWarpgroup() {
 #define GALLEY_FLOATS_16(d, i) GALLEY_FLOATS_8(d, i), GALLEY_FLOATS_8(d, i + 8)
 #define GALLEY_FLOATS_24(d, i) GALLEY_FLOATS_16(d, i), GALLEY_FLOATS_8(d, i + 16)
 #define GALLEY_FLOATS_32(d, i) GALLEY_FLOATS_16(d, i), GALLEY_FLOATS_16(d, i + 16)
+#define GALLEY_FLOATS_48(d, i) GALLEY_FLOATS_32(d, i), GALLEY_FLOATS_16(d, i + 32)
 #define GALLEY_FLOATS_64(d, i) GALLEY_FLOATS_32(d, i), GALLEY_FLOATS_32(d, i + 32)
 #define GALLEY_FLOATS_72(d, i) GALLEY_FLOATS_64(d, i), GALLEY_FLOATS_8(d, i + 64)
 #define GALLEY_FLOATS_80(d, i) GALLEY_FLOATS_64(d, i), GALLEY_FLOATS_16(d, i + 64)
+#define GALLEY_FLOATS_96(d, i) GALLEY_FLOATS_80(d, i), GALLEY_FLOATS_16(d, i + 80)
 
 #define GALLEY_FLOATS_128(d, i) GALLEY_FLOATS_64(d, i), GALLEY_FLOATS_64(d, i + 64)
 
@@ -85,7 +91,7 @@ __device__ __forceinline__ void FenceForWarpgroup() {
                : GALLEY_FLOATS_##count(d, 0)                                                           \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
-// d += a b of N columns: 8, 16, 32, 64, 128, 144 or 160.
+// d += a b of N columns: 8, 16, 32, 64, 96, 128, 144, 160 or 192.
 template <int N>
 struct Wgmma {
   __device__ __forceinline__ static void Add(float (&d)[N / 2], const std::uint32_t (&a)[4], std::uint64_t b) {
@@ -98,13 +104,17 @@ struct Wgmma {
       GALLEY_WGMMA(32, 16, 16, 17, 18, 19, 20);
     } else if constexpr (N == 64) {
       GALLEY_WGMMA(64, 32, 32, 33, 34, 35, 36);
+    } else if constexpr (N == 96) {
+      GALLEY_WGMMA(96, 48, 48, 49, 50, 51, 52);
     } else if constexpr (N == 128) {
       GALLEY_WGMMA(128, 64, 64, 65, 66, 67, 68);
     } else if constexpr (N == 144) {
       GALLEY_WGMMA(144, 72, 72, 73, 74, 75, 76);
-    } else {
-      static_assert(N == 160, "no such product is instantiated");
+    } else if constexpr (N == 160) {
       GALLEY_WGMMA(160, 80, 80, 81, 82, 83, 84);
+    } else {
+      static_assert(N == 192, "no such product is instantiated");
+      GALLEY_WGMMA(192, 96, 96, 97, 98, 99, 100);
     }
 #else
     __trap();
@@ -146,13 +156,17 @@ __device__ __forceinline__ void AddTransposed256(float (&d)[128], std::uint64_t 
 #undef GALLEY_NAMES_32
 #undef GALLEY_FLOATS_24
 #undef GALLEY_FLOATS_32
+#undef GALLEY_NAMES_48
 #undef GALLEY_NAMES_64
+#undef GALLEY_FLOATS_48
 #undef GALLEY_FLOATS_64
 #undef GALLEY_NAMES_72
 #undef GALLEY_NAMES_80
+#undef GALLEY_NAMES_96
 #undef GALLEY_NAMES_128
 #undef GALLEY_FLOATS_72
 #undef GALLEY_FLOATS_80
+#undef GALLEY_FLOATS_96
 #undef GALLEY_FLOATS_128
 
 }  // namespace galley::backend::cuda::ptx

@@ -1,23 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "galley/backend/cpu/expert_store.h"
+#include "galley/backend/expert_store.h"
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <utility>
 
+#include "galley/base/aligned_bytes.h"
 #include "galley/base/check.h"
 
-namespace galley::backend::cpu {
+namespace galley::backend {
 namespace {
 
-constexpr double kHalfLife = 2000;  // calls of Start, which is once a layer, after which a use counts half
 constexpr double kCertain = std::numeric_limits<double>::infinity();
 
 // Bytes of one read: enough to keep a disk at its rate, little enough to wait for.
 constexpr std::size_t kPiece = std::size_t{512} << 10;
+
+Buffer PlainMemory(std::size_t bytes) {
+  auto memory = std::make_shared<AlignedBytes>(bytes);
+  std::byte* data = memory->data();
+  return {data, bytes, [memory = std::move(memory)](std::byte*) {}};
+}
+
+std::size_t Odd(const std::byte* p) {
+  return reinterpret_cast<std::uintptr_t>(p) % io::kReadUnit;
+}
+std::uintptr_t Down(const std::byte* p) {
+  return reinterpret_cast<std::uintptr_t>(p) / io::kReadUnit * io::kReadUnit;
+}
+std::uintptr_t Up(const std::byte* p) {
+  return (reinterpret_cast<std::uintptr_t>(p) + io::kReadUnit - 1) / io::kReadUnit * io::kReadUnit;
+}
+
+}  // namespace
 
 std::size_t CodeBytes(const Weight& w) {
   const auto n = static_cast<std::size_t>(w.rows * w.cols);
@@ -39,18 +56,6 @@ std::size_t ScaleBytes(const Weight& w) {
   if (w.format == WeightFormat::kMxfp4) return static_cast<std::size_t>(w.rows) * blocks(w.cols);
   return w.format == WeightFormat::kFp8Block32 ? blocks(w.rows) * blocks(w.cols) : 0;
 }
-
-std::size_t Odd(const std::byte* p) {
-  return reinterpret_cast<std::uintptr_t>(p) % io::kReadUnit;
-}
-std::uintptr_t Down(const std::byte* p) {
-  return reinterpret_cast<std::uintptr_t>(p) / io::kReadUnit * io::kReadUnit;
-}
-std::uintptr_t Up(const std::byte* p) {
-  return (reinterpret_cast<std::uintptr_t>(p) + io::kReadUnit - 1) / io::kReadUnit * io::kReadUnit;
-}
-
-}  // namespace
 
 std::size_t BytesOf(const Weight& weight) {
   return CodeBytes(weight) + ScaleBytes(weight);
@@ -95,33 +100,29 @@ ExpertStore::Entry& ExpertStore::EntryOf(const ExpertWeights& expert) {
   return entry;
 }
 
-double ExpertStore::HeatOf(const Entry& entry) const {
-  return entry.heat * std::exp2(static_cast<double>(entry.heat_time - now_) / kHalfLife);
-}
-
 void ExpertStore::Release(Entry& entry) {
   free_.push_back(std::move(entry.buffer));
-  entry.buffer = AlignedBytes();
+  entry.buffer = Buffer();
   entry.place = Place::kDisk;
   entry.guessed = entry.given_up = false;
 }
 
-std::optional<AlignedBytes> ExpertStore::FreeBuffer(std::size_t room) {
-  for (AlignedBytes& buffer : free_) {
-    if (buffer.size() < room || buffer.size() > 2 * room) continue;
+std::optional<Buffer> ExpertStore::FreeBuffer(std::size_t room) {
+  for (Buffer& buffer : free_) {
+    if (buffer.bytes() < room || buffer.bytes() > 2 * room) continue;
     std::swap(buffer, free_.back());
-    AlignedBytes found = std::move(free_.back());
+    Buffer found = std::move(free_.back());
     free_.pop_back();
     return found;
   }
   // Others, of a model with experts of several sizes, make room.
   while (!free_.empty() && allocated_ + room > options_.budget) {
-    allocated_ -= free_.back().size();
+    allocated_ -= free_.back().bytes();
     free_.pop_back();
   }
   if (allocated_ + room > options_.budget) return std::nullopt;
   allocated_ += room;
-  return AlignedBytes(room);
+  return options_.allocate ? options_.allocate(room) : PlainMemory(room);
 }
 
 bool ExpertStore::EvictCoolest(bool needed, double cooler_than) {
@@ -148,10 +149,10 @@ void ExpertStore::GiveUp(Entry& entry) {
   }
 }
 
-std::optional<AlignedBytes> ExpertStore::TakeBuffer(std::unique_lock<std::mutex>& lock, std::size_t room, bool needed,
-                                                    double cooler_than) {
+std::optional<Buffer> ExpertStore::TakeBuffer(std::unique_lock<std::mutex>& lock, std::size_t room, bool needed,
+                                              double cooler_than) {
   while (true) {
-    std::optional<AlignedBytes> buffer = FreeBuffer(room);
+    std::optional<Buffer> buffer = FreeBuffer(room);
     if (buffer) return buffer;
     if (EvictCoolest(needed, cooler_than)) continue;
     if (!needed) return std::nullopt;
@@ -166,8 +167,7 @@ void ExpertStore::Start(std::span<const ExpertWeights* const> needed) {
   ++now_;
   for (const ExpertWeights* expert : needed) {
     Entry& entry = EntryOf(*expert);
-    entry.heat = HeatOf(entry) + 1;
-    entry.heat_time = now_;
+    entry.heat.Use(now_);
     entry.needed_at = now_;
     ++counts_.uses;
     counts_.guessed += entry.guessed ? 1 : 0;
@@ -237,7 +237,7 @@ void ExpertStore::Prefetch(std::span<const ExpertWeights* const> soon) {
     if (std::find(guesses_.begin(), newer, &entry) != newer) continue;  // two rows guess it
     if (entry.place == Place::kDisk) {
       // A guess does not push out what has been needed more often.
-      std::optional<AlignedBytes> buffer = TakeBuffer(lock, ExpertRoom(entry.bytes), false, HeatOf(entry) + 1);
+      std::optional<Buffer> buffer = TakeBuffer(lock, ExpertRoom(entry.bytes), false, HeatOf(entry) + 1);
       if (!buffer) continue;
       Begin(entry, std::move(*buffer));
     } else if (std::erase(guesses_, &entry) == 0 && !std::exchange(entry.given_up, false)) {
@@ -249,7 +249,7 @@ void ExpertStore::Prefetch(std::span<const ExpertWeights* const> soon) {
   work_.notify_all();
 }
 
-void ExpertStore::Begin(Entry& entry, AlignedBytes buffer) {
+void ExpertStore::Begin(Entry& entry, Buffer buffer) {
   entry.buffer = std::move(buffer);
   entry.place = Place::kComing;
   entry.failed = false;
@@ -286,7 +286,7 @@ void ExpertStore::Begin(Entry& entry, AlignedBytes buffer) {
     to += Up(end) - Down(begin);
     i = next;
   }
-  CHECK(to <= entry.buffer.data() + entry.buffer.size()) << entry.bytes << " bytes in " << entry.buffer.size();
+  CHECK(to <= entry.buffer.data() + entry.buffer.bytes()) << entry.bytes << " bytes in " << entry.buffer.bytes();
   std::size_t at = 0;
   for (Weight* w : {&entry.loaded.w1, &entry.loaded.w2, &entry.loaded.w3}) {
     w->data = places[at++];
@@ -339,7 +339,7 @@ void ExpertStore::Finish(const Piece& piece, const Status& status) {
       entry.place = Place::kMemory;
       entry.failed = entry.error.has_value();
       if (entry.failed) {
-        std::memset(entry.buffer.data(), 0, entry.buffer.size());
+        std::memset(entry.buffer.data(), 0, entry.buffer.bytes());
         if (!error_) error_ = std::move(entry.error);
       }
       in_memory_.push_back(&entry);
@@ -424,4 +424,4 @@ std::size_t ExpertStore::held() const {
   return allocated_;
 }
 
-}  // namespace galley::backend::cpu
+}  // namespace galley::backend

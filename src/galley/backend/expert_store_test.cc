@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The store on a file of its own: what it keeps, what it lets go, that the bytes are the file's, and errors of the
 // disk.
-#include "galley/backend/cpu/expert_store.h"
+#include "galley/backend/expert_store.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 
 #include "galley/base/rng.h"
 
-namespace galley::backend::cpu {
+namespace galley::backend {
 namespace {
 
 constexpr std::int64_t kRows = 64, kCols = 512;
@@ -123,6 +123,30 @@ TEST_F(StoreTest, LoadedExpertsAreThoseOfTheFile) {
       EXPECT_TRUE(store.TakeError());
     }
   }
+}
+
+// Memory that another, the driver of a device say, has prepared: taken once, reused, and given back.
+TEST_F(StoreTest, TakesMemoryFromWhereItIsTold) {
+  int taken = 0, given_back = 0;
+  const auto allocate = [&](std::size_t bytes) {
+    ++taken;
+    return Buffer(static_cast<std::byte*>(std::aligned_alloc(io::kReadUnit, bytes)), bytes, [&](std::byte* p) {
+      ++given_back;
+      std::free(p);
+    });
+  };
+  {
+    ExpertStore store({.budget = 2 * kRoom, .depth = 2, .allocate = allocate}, Reader(nullptr));
+    for (int e = 0; e < kExperts; ++e) {
+      const auto needed = Pick({e});
+      store.Start(needed);
+      store.Wait(needed);
+      EXPECT_TRUE(Same(store.Loaded(*needed[0]), *needed[0])) << e;
+    }
+    EXPECT_EQ(taken, 2);
+    EXPECT_EQ(given_back, 0);
+  }
+  EXPECT_EQ(given_back, 2);
 }
 
 TEST_F(StoreTest, ARingTellsThatAFileBecameShorter) {
@@ -253,4 +277,4 @@ TEST_F(StoreTest, RandomTraffic) {
 }
 
 }  // namespace
-}  // namespace galley::backend::cpu
+}  // namespace galley::backend

@@ -10,7 +10,7 @@
 #include <memory>
 #include <optional>
 
-namespace galley::backend::cpu {
+namespace galley::backend {
 
 class DiskRing {
  public:
@@ -42,4 +42,4 @@ class DiskRing {
   unsigned pushed_ = 0;  // since Submit
 };
 
-}  // namespace galley::backend::cpu
+}  // namespace galley::backend

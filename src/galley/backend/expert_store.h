@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -19,13 +20,16 @@
 #include <unordered_map>
 #include <vector>
 
-#include "galley/backend/cpu/disk_ring.h"
-#include "galley/backend/cpu/scratch.h"
+#include "galley/backend/backend.h"
+#include "galley/backend/disk_ring.h"
+#include "galley/backend/heat.h"
 #include "galley/backend/ops.h"
 #include "galley/io/weight_reader.h"
 
-namespace galley::backend::cpu {
+namespace galley::backend {
 
+[[nodiscard]] std::size_t CodeBytes(const Weight& weight);
+[[nodiscard]] std::size_t ScaleBytes(const Weight& weight);
 // Codes and scales.
 [[nodiscard]] std::size_t BytesOf(const Weight& weight);
 [[nodiscard]] std::size_t BytesOf(const ExpertWeights& expert);
@@ -55,6 +59,8 @@ class ExpertStore {
     std::size_t budget = 0;  // > 0 bytes
     int depth = 8;           // reads at a time, >= 1
     Reading reading = Reading::kThreads;
+    // Memory for experts, at multiples of io::kReadUnit; empty: the process's own.
+    std::function<Buffer(std::size_t bytes)> allocate = {};
   };
   // Where a ring cannot be had, threads read. Without a reader for their files experts are copied.
   explicit ExpertStore(const Options& options, std::unique_ptr<const io::WeightReader> files = nullptr);
@@ -98,13 +104,12 @@ class ExpertStore {
     std::size_t bytes = 0;
     Place place = Place::kDisk;
     bool failed = false;
-    bool given_up = false;  // a guess that goes when its reads in flight have ended
-    bool guessed = false;   // nobody has needed it since it began to be read
-    double heat = 0;        // uses, each counting less the longer ago it was
-    std::int64_t heat_time = 0;
+    bool given_up = false;         // a guess that goes when its reads in flight have ended
+    bool guessed = false;          // nobody has needed it since it began to be read
+    Heat heat{};                   // turns are calls of Start
     std::int64_t needed_at = 0;    // call of Start
     std::int64_t guessed_for = 0;  // call of Start
-    AlignedBytes buffer{};
+    Buffer buffer{};
     ExpertWeights loaded = {};
     // What is still to be read: from `offset` of run `run` on; and how many pieces are being read.
     std::array<Run, 6> runs{};
@@ -121,18 +126,18 @@ class ExpertStore {
   };
 
   Entry& EntryOf(const ExpertWeights& expert);
-  [[nodiscard]] double HeatOf(const Entry& entry) const;
+  [[nodiscard]] double HeatOf(const Entry& entry) const { return entry.heat.At(now_); }
   // A buffer for `room` bytes. What is `needed` gets one in any case, if need be when pieces in flight have been read;
   // a guess when something cooler than it can go.
-  std::optional<AlignedBytes> TakeBuffer(std::unique_lock<std::mutex>& lock, std::size_t room, bool needed,
-                                         double cooler_than);
-  std::optional<AlignedBytes> FreeBuffer(std::size_t room);
+  std::optional<Buffer> TakeBuffer(std::unique_lock<std::mutex>& lock, std::size_t room, bool needed,
+                                   double cooler_than);
+  std::optional<Buffer> FreeBuffer(std::size_t room);
   bool EvictCoolest(bool needed, double cooler_than);
   // Of an entry that is in no queue any more.
   void GiveUp(Entry& entry);
   void Release(Entry& entry);
   // Begins to read the expert into this buffer.
-  void Begin(Entry& entry, AlignedBytes buffer);
+  void Begin(Entry& entry, Buffer buffer);
   // The next piece to read, needed ones first; counts as in flight.
   std::optional<Piece> NextPiece();
   void Finish(const Piece& piece, const Status& status);
@@ -147,7 +152,7 @@ class ExpertStore {
   std::unordered_map<const void*, Entry> entries_;  // by the address of w1
   std::vector<Entry*> in_memory_;
   std::deque<Entry*> needed_, guesses_;  // with pieces that nobody reads yet
-  std::vector<AlignedBytes> free_;       // buffers of experts that went
+  std::vector<Buffer> free_;             // buffers of experts that went
   std::int64_t now_ = 0;                 // calls of Start
   std::size_t allocated_ = 0;
   int flying_ = 0, guesses_flying_ = 0;  // pieces
@@ -159,4 +164,4 @@ class ExpertStore {
   std::vector<std::thread> readers_;
 };
 
-}  // namespace galley::backend::cpu
+}  // namespace galley::backend

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "galley/backend/cpu/disk_ring.h"
+#include "galley/backend/disk_ring.h"
 
 #include <linux/io_uring.h>
 #include <sys/mman.h>
@@ -13,7 +13,7 @@
 
 #include "galley/base/check.h"
 
-namespace galley::backend::cpu {
+namespace galley::backend {
 namespace {
 
 constexpr auto kWordBytes = static_cast<std::uint32_t>(sizeof(std::uint32_t));
@@ -133,4 +133,4 @@ std::optional<DiskRing::Done> DiskRing::Take() {
   return done;
 }
 
-}  // namespace galley::backend::cpu
+}  // namespace galley::backend

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// A checkpoint of random weights that is nowhere but in memory, for benchmarks of models that are not at hand. Values
+// are of such sizes that activations stay finite and experts are chosen evenly.
+#pragma once
+
+#include <cstdint>
+
+#include "galley/model/checkpoint.h"
+
+namespace galley::model {
+
+// Tensors of a kind are cut out of one piece of memory and overlap in it, so the whole takes little more than its
+// largest tensors, however many layers and experts there are. Pure. Not for configs with Engram tables, which are too
+// large for that.
+[[nodiscard]] Checkpoint RandomCheckpoint(const Config& config, std::uint64_t seed);
+
+}  // namespace galley::model

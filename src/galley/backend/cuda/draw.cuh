@@ -120,19 +120,19 @@ struct Border {
   }
 };
 
+// ln(2)^n / n!, n falling. Constant memory is an operand of a product; a constant in the code is loaded each time.
+__constant__ double kPowerTerms[12] = {4.4455382718708116e-10, 7.0549116208011233e-09, 1.0178086009239699e-07,
+                                       1.3215486790144310e-06, 1.5252733804059841e-05, 1.5403530393381608e-04,
+                                       1.3333558146428443e-03, 9.6181291076284772e-03, 5.5504108664821580e-02,
+                                       2.4022650695910071e-01, 6.9314718055994531e-01, 1.0};
 // 2^x for -1000 < x <= 0, to 1e-14 of it, without branches.
 __device__ __forceinline__ double PowerOfTwo(double x) {
   constexpr double kRound = 0x1.8p52;
-  // ln(2)^n / n!
-  constexpr double kTerms[] = {4.4455382718708116e-10, 7.0549116208011233e-09, 1.0178086009239699e-07,
-                               1.3215486790144310e-06, 1.5252733804059841e-05, 1.5403530393381608e-04,
-                               1.3333558146428443e-03, 9.6181291076284772e-03, 5.5504108664821580e-02,
-                               2.4022650695910071e-01, 6.9314718055994531e-01, 1.0};
   const double shifted = x + kRound;
   const double rest = x - (shifted - kRound);
-  double power = kTerms[0];
+  double power = kPowerTerms[0];
 #pragma unroll
-  for (int i = 1; i < 12; ++i) power = fma(power, rest, kTerms[i]);
+  for (int i = 1; i < 12; ++i) power = fma(power, rest, kPowerTerms[i]);
   return __hiloint2double(__double2hiint(power) + (__double2loint(shifted) << 20), __double2loint(power));
 }
 
@@ -170,28 +170,32 @@ __device__ __forceinline__ void NoiseBits(const std::array<std::uint32_t, 4>& wo
   for (int j = 0; j < 4; ++j) bits[j] = -ptx::Log2Approx(bits[j]);
 }
 
-// Of tokens from `border` on that are less than 2^-5 behind `leader` in single precision, the winner by the host's
-// numbers. Rarely needed.
+// What a thread knows of its tokens behind the first pass of a race.
+struct Racer {
+  float best = -1e30f, second = -1e30f;
+  int at = -1;  // the best
+};
+
+// The winner by the host's numbers among tokens from `border` on whose scores are `least` or more. Rarely needed.
 __device__ __noinline__ int RaceExactly(Slice slice, SampleParams params, float largest, std::uint64_t border,
-                                        float leader, DrawShared& shared) {
-  const float bits = 1.44269504f / params.temperature;
-  const Border last(border);
+                                        Racer racer, float least, DrawShared& shared) {
   // Scores are positive, so their bits have their order.
   std::uint64_t score = 0, token = 0;
-#pragma unroll 1
-  for (int i = 0; i < slice.groups * 4; ++i) {
-    if (i / 4 % kDrawThreads != static_cast<int>(threadIdx.x)) continue;
-    const float logit = slice.logits[i];
-    const int id = slice.begin + i;
-    if (!last.Holds(logit, id)) continue;
-    const std::array<std::uint32_t, 4> words = NoiseWords(params, id);
-    float noise[4];
-    NoiseBits(words, noise);
-    if ((logit - largest) * bits + noise[id % 4] < leader - 0x1p-5f) continue;
+  const auto enter = [&](int id, float logit) {
     const double x =
         (static_cast<double>(logit) - static_cast<double>(largest)) / static_cast<double>(params.temperature);
-    const auto exact = static_cast<std::uint64_t>(__double_as_longlong(exp(x) / NoiseOf(words[id % 4])));
+    const double noise = NoiseOf(NoiseWords(params, id & ~3)[id % 4]);
+    const auto exact = static_cast<std::uint64_t>(__double_as_longlong(exp(x) / noise));
     if (exact > score) score = exact, token = ~static_cast<std::uint32_t>(id);  // ids ascend
+  };
+  if (racer.second >= least) {
+    const Border last(border);
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x) * 4; i < slice.groups * 4; i += i % 4 == 3 ? kDrawThreads * 4 - 3 : 1) {
+      if (last.Holds(slice.logits[i], slice.begin + i)) enter(slice.begin + i, slice.logits[i]);
+    }
+  } else if (racer.best >= least) {
+    enter(racer.at, slice.logits[racer.at - slice.begin]);
   }
   const std::uint64_t winner = ClusterMax(score, shared, shared.winner_score);
   return IdOf(ClusterMax(score == winner ? token : 0, shared, shared.winner_token));
@@ -202,11 +206,10 @@ __device__ __noinline__ int RaceExactly(Slice slice, SampleParams params, float 
 __device__ __forceinline__ int Race(const Slice& slice, const SampleParams& params, float largest, std::uint64_t border,
                                     DrawShared& shared) {
   // No token wins that is further than this below the largest, whatever its noise.
-  constexpr float kReach = 40.0f, kNone = -1e30f;
+  constexpr float kReach = 40.0f, kNone = -1e30f, kMargin = 0x1p-8f;
   const float bits = 1.44269504f / params.temperature;
   const Border last(border);
-  float best = kNone, second = kNone;
-  int at = -1;
+  Racer racer;
   slice.ForGroups([&](int id, const float(&logits)[4]) {
     float scores[4];
     bool any = false;
@@ -223,9 +226,9 @@ __device__ __forceinline__ int Race(const Slice& slice, const SampleParams& para
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const float score = scores[j] + noise[j];
-      second = fmaxf(second, fminf(best, score));
-      at = score > best ? id + j : at;
-      best = fmaxf(best, score);
+      racer.second = fmaxf(racer.second, fminf(racer.best, score));
+      racer.at = score > racer.best ? id + j : racer.at;
+      racer.best = fmaxf(racer.best, score);
     }
   });
   // The best of all and the score of the next, over lanes, warps and blocks.
@@ -234,8 +237,8 @@ __device__ __forceinline__ int Race(const Slice& slice, const SampleParams& para
     next = __reduce_max_sync(kFullWarp, first == most ? next : static_cast<std::uint32_t>(first >> 32));
     first = most;
   };
-  std::uint64_t first = PlaceOf(best, at);
-  std::uint32_t next = OrderOf(second);
+  std::uint64_t first = PlaceOf(racer.best, racer.at);
+  std::uint32_t next = OrderOf(racer.second);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   join(first, next);
   if (lane == 0) shared.warps[threadIdx.x / 32] = first, shared.next[threadIdx.x / 32] = next;
@@ -247,8 +250,9 @@ __device__ __forceinline__ int Race(const Slice& slice, const SampleParams& para
   first = ptx::LoadOfBlock(&shared.score, lane % kDrawBlocks);
   next = ptx::LoadOfBlock(&shared.next_score, lane % kDrawBlocks);
   join(first, next);
-  if (OfOrder(next) < LogitOf(first) - 0x1p-6f) return IdOf(first);
-  return RaceExactly(slice, params, largest, border, LogitOf(first), shared);
+  const float least = LogitOf(first) - kMargin;
+  if (OfOrder(next) < least) return IdOf(first);
+  return RaceExactly(slice, params, largest, border, racer, least, shared);
 }
 
 }  // namespace galley::backend::cuda

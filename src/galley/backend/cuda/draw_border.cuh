@@ -13,8 +13,8 @@ constexpr int kBins = 2048;
 constexpr double kMassOne = 0x1p44;  // mass of the most likely token; those of kDrawVocabMax tokens are below 2^63
 
 struct DrawBins {
+  std::uint64_t masses[kBins];
   std::uint32_t counts[kBins];
-  std::uint32_t low[kBins], high[kBins];  // of masses; shared memory adds words only
 };
 
 // The places of all tokens that are numbers, and of those above minus infinity, begin here.
@@ -102,11 +102,19 @@ class BorderSearch {
   template <typename Visit>
   __device__ __forceinline__ void ForRange(const Border& border, Visit&& visit) const {
     slice_.ForGroups([&](int id, const float(&logits)[4]) {
+      float steps[4];
+      bool inside[4], any = false;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float steps = StepsOf(logits[j]);
-        if (!(steps >= low_ && steps < high_) || !border.Holds(logits[j], id + j)) continue;
-        if ((~PlaceOf(logits[j], id + j) & rest_mask_) == rest_) visit(id + j, logits[j], steps);
+        steps[j] = StepsOf(logits[j]);
+        inside[j] = steps[j] >= low_ && steps[j] < high_;
+        any = any || inside[j];
+      }
+      if (!any) return;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (!inside[j] || !border.Holds(logits[j], id + j)) continue;
+        if ((~PlaceOf(logits[j], id + j) & rest_mask_) == rest_) visit(id + j, logits[j], steps[j]);
       }
     });
   }
@@ -123,10 +131,12 @@ class BorderSearch {
     return static_cast<std::uint32_t>(~PlaceOf(logit, id) >> ShiftOf(level)) & DigitsOf(level);
   }
   __device__ __forceinline__ void AddMass(std::uint32_t digit, std::uint64_t mass) {
+    // Shared memory adds words only.
+    auto* words = reinterpret_cast<std::uint32_t*>(&bins_.masses[digit]);
     const auto low = static_cast<std::uint32_t>(mass);
-    const std::uint32_t before = atomicAdd(&bins_.low[digit], low);
+    const std::uint32_t before = atomicAdd(&words[0], low);
     const std::uint32_t high = static_cast<std::uint32_t>(mass >> 32) + (before + low < before ? 1u : 0u);
-    if (high != 0) atomicAdd(&bins_.high[digit], high);
+    if (high != 0) atomicAdd(&words[1], high);
   }
   __device__ __forceinline__ void Count(const Border& border, int level, bool by_mass) {
     auto* words = reinterpret_cast<uint4*>(&bins_);
@@ -161,19 +171,19 @@ class BorderSearch {
     constexpr int kEach = kBins / kDrawBlocks, kEachWarps = kEach / 32;
     const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
     const int bin = slice_.rank * kEach + tid;
-    std::uint64_t own = 0, sum = 0;
-    std::uint32_t count = 0;
-    if (tid < kEach) {
+    const auto count_of_bin = [&] {
+      std::uint32_t count = 0;
 #pragma unroll
       for (int r = 0; r < kDrawBlocks; ++r) count += ptx::LoadOfBlock(&bins_.counts[bin], r);
-      own = count;
+      return count;
+    };
+    std::uint64_t own = 0, sum = 0;
+    if (tid < kEach) {
       if (by_mass) {
-        own = 0;
 #pragma unroll
-        for (int r = 0; r < kDrawBlocks; ++r) {
-          own += ptx::LoadOfBlock(&bins_.low[bin], r) +
-                 (static_cast<std::uint64_t>(ptx::LoadOfBlock(&bins_.high[bin], r)) << 32);
-        }
+        for (int r = 0; r < kDrawBlocks; ++r) own += ptx::LoadOfBlock(&bins_.masses[bin], r);
+      } else {
+        own = count_of_bin();
       }
       sum = own;
 #pragma unroll
@@ -213,7 +223,7 @@ class BorderSearch {
     if (owner == slice_.rank && tid < kEach && static_cast<double>(end) >= limit &&
         static_cast<double>(begin) < limit) {
       shared_.chosen_above = begin;
-      shared_.chosen = static_cast<std::uint64_t>(count) << 32 | static_cast<std::uint32_t>(bin);
+      shared_.chosen = static_cast<std::uint64_t>(count_of_bin()) << 32 | static_cast<std::uint32_t>(bin);
     }
     ptx::SyncCluster();
     chosen_above_ = ptx::LoadOfBlock(&shared_.chosen_above, owner);

@@ -89,11 +89,12 @@ Status DrawStaging::Reserve(std::size_t in_bytes, std::size_t out_bytes) {
   }
   if (packed_.bytes() < in_bytes) {
     const std::size_t bytes = std::max(in_bytes, 2 * packed_.bytes());
-    ASSIGN_OR_RETURN(packed_, AllocateHost(bytes, "arguments of draws"));
+    packed_ = AllocateForCopies(bytes);
     ASSIGN_OR_RETURN(arguments_, AllocateDevice(bytes, "arguments of draws", copies_));
   }
   if (results_.bytes() < out_bytes) {
-    ASSIGN_OR_RETURN(results_, AllocateHost(std::max(out_bytes, 2 * results_.bytes()), "results of draws"));
+    constexpr HostWeights kResults = {"results of draws", "a lower --max-seqs"};
+    ASSIGN_OR_RETURN(results_, AllocateHost(std::max(out_bytes, 2 * results_.bytes()), kResults, 0));
   }
   return {};
 }

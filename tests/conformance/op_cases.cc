@@ -465,42 +465,6 @@ void Draft(OpRig& rig, int start, int window, int heads) {
                             .confidences = rig.Out<float>("confidences", 2, kBlock, Check::kFloat, 1e-4)});
 }
 
-// Draws of every kind of filter; a row whose logits are all minus infinity, and one with NaN.
-void Draw(OpRig& rig) {
-  constexpr int kRows = 9, kVocab = 2560, kDraws = 36;
-  std::vector<float> logits(static_cast<std::size_t>(kRows) * kVocab);
-  for (float& v : logits) v = rig.Normal() * 3;
-  for (int v = 0; v < kVocab; ++v) logits[static_cast<std::size_t>(7 * kVocab + v)] = -INFINITY;
-  for (int v = 0; v < kVocab; v += 3) logits[static_cast<std::size_t>(8 * kVocab + v)] = NAN;
-  for (int v = 0; v < kVocab; v += 2) logits[static_cast<std::size_t>(6 * kVocab + v)] = 4.5f;  // equal ones
-  constexpr backend::SampleParams kKinds[] = {
-      {.temperature = 0},
-      {.temperature = 1.0f},
-      {.temperature = 0.7f, .top_k = 40},
-      {.temperature = 1.0f, .top_p = 0.95f},
-      {.temperature = 1.3f, .top_k = 100, .top_p = 0.8f, .min_p = 0.01f},
-      {.temperature = 0.2f, .min_p = 0.1f},
-  };
-  std::vector<std::int32_t> rows;
-  std::vector<backend::SampleParams> params;
-  for (int i = 0; i < kDraws; ++i) {
-    rows.push_back(i % kRows);
-    params.push_back(kKinds[i / 2 % std::size(kKinds)]);
-    params.back().seed = 1234567890123u + static_cast<std::uint64_t>(i);
-    params.back().position = 100000 + i;
-  }
-  std::vector<std::int32_t> tokens(kDraws);
-  const float* placed = rig.Place(logits);
-  const Status drawn = rig.backend().Draw({.count = kDraws,
-                                           .vocab = kVocab,
-                                           .logits = placed,
-                                           .row_list = rows.data(),
-                                           .params = params.data(),
-                                           .tokens = tokens.data()});
-  CHECK(drawn) << drawn.error().ToString();
-  static_cast<void>(rig.InOut("tokens", tokens, 1, Check::kExact));
-}
-
 std::vector<OpCase> MakeCases() {
   std::vector<OpCase> cases;
   const auto add = [&cases](std::string name, std::function<void(OpRig&)> run) {
@@ -526,7 +490,7 @@ std::vector<OpCase> MakeCases() {
     add(fmt::format("Linear_{}_{}x{}x{}", s.name, s.rows, s.out, s.in),
         [s](OpRig& rig) { Linear(rig, s.format, s.rows, s.out, s.in); });
   }
-  add("Draw", Draw);
+  AddDrawCases(cases);
   add("Embed", Embed);
   add("EngramRows", EngramRows);
   add("Engram_small", [](OpRig& rig) { EngramGatherAndMix(rig, 3, 64); });

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "galley/backend/cuda/device_memory.h"
+#include "galley/backend/cuda/draw_staging.h"
 #include "galley/backend/cuda/engram_reader.h"
 #include "galley/backend/cuda/expert_tables.h"
 #include "galley/backend/cuda/kernels.h"
@@ -287,6 +288,7 @@ class CudaBackend final : public Backend {
   cuda::Scratch scratch_;
   Buffer arrivals_;  // counters of ops, zero between them
   cuda::StepGraphs graphs_;
+  cuda::DrawStaging draws_;
 };
 
 void CudaBackend::RunRepeated(const StepKey& key, const std::function<void()>& issue) {
@@ -704,6 +706,7 @@ void CudaBackend::DraftWindow(const DraftWindowArgs& args) {
 }
 
 void CudaBackend::DraftChain(const DraftChainArgs& args) {
+  if (!Require(args.head.rows <= cuda::kDrawVocabMax, "a vocabulary of this size", args.head.rows)) return;
   const bool formats = args.embed.format == WeightFormat::kBF16 && args.confidence.format == WeightFormat::kBF16;
   if (!Require(formats, "draft weights of this format", static_cast<int>(args.embed.format))) return;
   Run("DraftChain", [&] {
@@ -733,18 +736,15 @@ void CudaBackend::DraftChain(const DraftChainArgs& args) {
 
 Status CudaBackend::Draw(const DrawArgs& args) {
   if (args.count == 0) return Synchronize();
+  if (!Require(args.vocab <= cuda::kDrawVocabMax, "a vocabulary of this size", args.vocab)) return Synchronize();
   Run("Draw", [&] {
-    auto* params = Take<SampleParams>(ScratchUse::kSmall, args.count);
-    auto* tokens = Take<std::int32_t>(ScratchUse::kCounts, args.count);
-    const std::int32_t* rows = RowList(args.row_list, args.count);
-    if (error_) return;
-    Note(cudaMemcpyAsync(params, args.params, Bytes(args.count, sizeof(SampleParams)), cudaMemcpyHostToDevice, stream_),
-         "sampling parameters");
-    cuda::DrawRows(args, rows, params, tokens, stream_);
-    Note(cudaMemcpyAsync(args.tokens, tokens, Bytes(args.count, sizeof(std::int32_t)), cudaMemcpyDeviceToHost, stream_),
-         "drawn tokens");
+    const Result<cuda::DrawLaunch> launch = draws_.Upload(args, stream_);
+    if (launch) return cuda::DrawRows(*launch, stream_);
+    error_ = launch.error();
   });
-  return Synchronize();
+  RETURN_IF_ERROR(Synchronize());
+  draws_.Deliver(args);
+  return {};
 }
 
 }  // namespace

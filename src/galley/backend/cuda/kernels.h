@@ -310,8 +310,25 @@ struct DraftStepArgs {
 };
 void DraftEmbed(const DraftStepArgs& args, cudaStream_t stream);
 void DraftDraw(const DraftStepArgs& args, cudaStream_t stream);
-// `rows`, `params` and `tokens` on the device.
-void DrawRows(const DrawArgs& args, const std::int32_t* rows, const SampleParams* params, std::int32_t* tokens,
-              cudaStream_t stream);
+// A DrawRequest whose arrays are on the device, as places in those of DrawLaunch; -1: none.
+struct DrawRow {
+  SampleParams params;
+  std::int32_t row = 0, given = -1, alternatives = -1;
+  std::int32_t allowed = -1, repeated = -1;
+  std::int32_t changes = 0, change_count = 0;
+  float repetition = 1;
+};
+struct DrawLaunch {
+  int count = 0, vocab = 0;
+  bool filters = true;  // whether a row has top-k, top-p or alternatives
+  const float* logits = nullptr;
+  const DrawRow* rows = nullptr;
+  const std::uint32_t* words = nullptr;
+  const LogitChange* changes = nullptr;
+  DrawnToken* drawn = nullptr;  // as those of DrawArgs, in memory that the device can write
+  RankedToken* ranked = nullptr;
+};
+void DrawRows(const DrawLaunch& args, cudaStream_t stream);
+constexpr int kDrawVocabMax = 1 << 18;
 
 }  // namespace galley::backend::cuda

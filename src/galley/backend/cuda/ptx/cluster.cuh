@@ -76,4 +76,18 @@ __device__ __forceinline__ void StoreToBlock(const float* own, float value, std:
                : "memory");
 }
 
+__device__ __forceinline__ std::uint64_t LoadOfBlock(const std::uint64_t* own, int rank) {
+  std::uint32_t there;
+  std::uint64_t value;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(SharedAddress(own)), "r"(rank));
+  asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(value) : "r"(there) : "memory");
+  return value;
+}
+__device__ __forceinline__ std::uint32_t LoadOfBlock(const std::uint32_t* own, int rank) {
+  std::uint32_t there, value;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(SharedAddress(own)), "r"(rank));
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(there) : "memory");
+  return value;
+}
+
 }  // namespace galley::backend::cuda::ptx

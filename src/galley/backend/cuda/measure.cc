@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long what a backend issues takes the device, for benchmarks.
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <vector>
 

@@ -784,11 +784,6 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
       std::make_unique<CudaBackend>(stream, major == 9 && minor == 0, options, std::move(arrivals)));
 }
 
-std::uint64_t CudaMemoryBytes() {
-  std::size_t free = 0, total = 0;
-  return cudaMemGetInfo(&free, &total) == cudaSuccess ? total : 0;
-}
-
 CudaGraphCounts GraphCountsOf(const Backend& backend) {
   CHECK(backend.name() == "cuda") << backend.name();
   return static_cast<const CudaBackend&>(backend).graph_counts();

@@ -10,6 +10,7 @@
 #include <memory>
 #include <utility>
 
+#include "galley/backend/cuda/cuda_backend.h"
 #include "galley/base/aligned_bytes.h"
 #include "galley/base/memory.h"
 #include "galley/base/thread_pool.h"
@@ -147,3 +148,12 @@ Result<std::byte*> Scratch::Get(ScratchUse use, std::size_t bytes, cudaStream_t 
 }
 
 }  // namespace galley::backend::cuda
+
+namespace galley::backend {
+
+std::uint64_t CudaMemoryBytes() {
+  std::size_t free = 0, total = 0;
+  return cudaMemGetInfo(&free, &total) == cudaSuccess ? total : 0;
+}
+
+}  // namespace galley::backend

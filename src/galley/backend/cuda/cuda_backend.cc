@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "galley/backend/cuda/device_memory.h"
+#include "galley/backend/cuda/draw_staging.h"
 #include "galley/backend/cuda/engram_reader.h"
 #include "galley/backend/cuda/expert_tables.h"
 #include "galley/backend/cuda/kernels.h"
@@ -27,7 +28,7 @@ using cuda::ScratchUse;
 
 constexpr std::size_t kScoreBytesMax = std::size_t{512} << 20;  // index scores kept at once
 constexpr int kExpertsMax = 1023, kChoicesMax = 32, kNgramMax = 16, kEngramLayersMax = 8;
-constexpr int kHeadDim = 512, kRopeMax = 128, kQueryRankMax = 8192, kMhcDimMax = 20480;
+constexpr int kHeadDim = 512, kRopeMax = 128, kMhcDimMax = 20480;
 // Queries of up to so many rows are rotated where they leave their product; of more a launch of its own is faster.
 constexpr int kRotatedByProductRowsMax = 16;
 // Products of so many rows that need no quantiser go to the narrow kernel.
@@ -287,6 +288,7 @@ class CudaBackend final : public Backend {
   cuda::Scratch scratch_;
   Buffer arrivals_;  // counters of ops, zero between them
   cuda::StepGraphs graphs_;
+  cuda::DrawStaging draws_;
 };
 
 void CudaBackend::RunRepeated(const StepKey& key, const std::function<void()>& issue) {
@@ -442,7 +444,7 @@ void CudaBackend::Linear(const LinearArgs& args) {
 void CudaBackend::AttnIn(const AttnInArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
   if (!Require(args.rope.dims <= kRopeMax, "so many rotated dimensions", args.rope.dims)) return;
-  if (!Require(args.wq_a.rows <= kQueryRankMax, "queries of this rank", args.wq_a.rows)) return;
+  if (!Require(args.wq_a.rows <= cuda::kQueryRankMax, "queries of this rank", args.wq_a.rows)) return;
   Run("AttnIn", [&] {
     const int rows = args.step.rows;
     const std::int64_t rank = args.wq_a.rows;
@@ -547,43 +549,50 @@ void CudaBackend::IndexSelect(const IndexSelectArgs& args) {
   if (!Require(args.slab.index_dim == cuda::kIndexDim, "index keys of this size", args.slab.index_dim)) return;
   if (!Require(args.heads <= 64, "so many index heads", args.heads)) return;
   if (!Require(args.rope.dims <= cuda::kIndexDim, "so many rotated dimensions", args.rope.dims)) return;
+  if (!Require(args.role == CandidateRole::kNone || args.candidate_block_size == cuda::kScoreGroup,
+               "candidate blocks of this size", args.candidate_block_size)) {
+    return;
+  }
   Run("IndexSelect", [&] {
     const int rows = args.step.rows;
     const std::int64_t entries = std::max<std::int64_t>(PositionEnd(args.step) / args.slab.ratio, 1);
+    const std::int64_t padded = cuda::PaddedIndexHeads(args.heads);
     cuda::IndexScratch scratch;
     scratch.score_stride =
         args.role == CandidateRole::kUser ? std::int64_t{args.candidate_blocks} * args.candidate_block_size : entries;
-    scratch.score_stride = (std::min(scratch.score_stride, entries) + 3) / 4 * 4;
-    const int block_size = std::max(args.candidate_block_size, 1);
-    scratch.block_stride = ((scratch.score_stride + block_size - 1) / block_size + 3) / 4 * 4;
-    const auto row_floats = static_cast<std::size_t>(scratch.score_stride + scratch.block_stride);
-    scratch.rows_at_once = std::clamp<int>(static_cast<int>(kScoreBytesMax / (row_floats * sizeof(float))), 1, rows);
-    scratch.query = Take<BFloat16>(ScratchUse::kProduct, std::int64_t{rows} * args.heads * cuda::kIndexDim);
+    // Both strides in whole groups of scores.
+    constexpr std::int64_t kGroup = cuda::kScoreGroup;
+    scratch.score_stride = (std::min(scratch.score_stride, entries) + kGroup - 1) / kGroup * kGroup;
+    scratch.best_stride = (scratch.score_stride / kGroup + kGroup - 1) / kGroup * kGroup;
+    const std::int64_t row_floats = scratch.score_stride + scratch.best_stride;
+    const int rows_at_once = std::clamp(static_cast<int>(kScoreBytesMax / Bytes(row_floats, sizeof(float))), 1, rows);
+    auto* raw_query = Take<BFloat16>(ScratchUse::kProduct, std::int64_t{rows} * args.heads * cuda::kIndexDim);
     auto* raw_weight = Take<BFloat16>(ScratchUse::kProduct2, std::int64_t{rows} * args.heads);
-    scratch.weight = Take<float>(ScratchUse::kSmall, std::int64_t{rows} * args.heads);
-    scratch.scores = Take<float>(ScratchUse::kScores, scratch.rows_at_once * static_cast<std::int64_t>(row_floats));
-    scratch.counts = Take<std::int32_t>(ScratchUse::kCounts, 2 * std::int64_t{scratch.rows_at_once});
+    scratch.query = Take<BFloat16>(ScratchUse::kProduct3, rows * padded * cuda::kIndexDim);
+    scratch.weight = Take<float>(ScratchUse::kSmall, rows * padded);
+    scratch.scores = Take<float>(ScratchUse::kScores, rows_at_once * row_floats);
+    scratch.counts = Take<std::int32_t>(ScratchUse::kCounts, rows);
     if (error_) return;
+    scratch.raw_query = raw_query;
     scratch.raw_weight = raw_weight;
-    scratch.block_scores = scratch.scores + scratch.rows_at_once * scratch.score_stride;
-    MultiplyPlain(args.wq_b, args.qr, rows, scratch.query, false);
+    scratch.best = scratch.scores + rows_at_once * scratch.score_stride;
+    MultiplyPlain(args.wq_b, args.qr, rows, raw_query, false);
     MultiplyPlain(args.weights_proj, args.x, rows, raw_weight, false);
     cuda::IndexQueries(args, scratch, stream_);
-    for (int first = 0; first < rows; first += scratch.rows_at_once) {
-      cuda::IndexRows(args, scratch, first, std::min(scratch.rows_at_once, rows - first), stream_);
+    for (int first = 0; first < rows; first += rows_at_once) {
+      cuda::IndexRows(args, scratch, first, std::min(rows_at_once, rows - first), stream_);
     }
   });
 }
 
 void CudaBackend::Attention(const AttentionArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
-  Run("Attention",
-      [&] { cuda::Attention(args, options_.linears != ProductForm::kStream, TakesWarpgroups(), stream_); });
+  Run("Attention", [&] { cuda::Attention(args, wide_allowed_, stream_); });
 }
 
 void CudaBackend::DraftAttention(const DraftAttentionArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
-  Run("DraftAttention", [&] { cuda::DraftAttention(args, stream_); });
+  Run("DraftAttention", [&] { cuda::DraftAttention(args, wide_allowed_, stream_); });
 }
 
 void CudaBackend::AttnOut(const AttnOutArgs& args) {
@@ -697,6 +706,7 @@ void CudaBackend::DraftWindow(const DraftWindowArgs& args) {
 }
 
 void CudaBackend::DraftChain(const DraftChainArgs& args) {
+  if (!Require(args.head.rows <= cuda::kDrawVocabMax, "a vocabulary of this size", args.head.rows)) return;
   const bool formats = args.embed.format == WeightFormat::kBF16 && args.confidence.format == WeightFormat::kBF16;
   if (!Require(formats, "draft weights of this format", static_cast<int>(args.embed.format))) return;
   Run("DraftChain", [&] {
@@ -726,18 +736,15 @@ void CudaBackend::DraftChain(const DraftChainArgs& args) {
 
 Status CudaBackend::Draw(const DrawArgs& args) {
   if (args.count == 0) return Synchronize();
+  if (!Require(args.vocab <= cuda::kDrawVocabMax, "a vocabulary of this size", args.vocab)) return Synchronize();
   Run("Draw", [&] {
-    auto* params = Take<SampleParams>(ScratchUse::kSmall, args.count);
-    auto* tokens = Take<std::int32_t>(ScratchUse::kCounts, args.count);
-    const std::int32_t* rows = RowList(args.row_list, args.count);
-    if (error_) return;
-    Note(cudaMemcpyAsync(params, args.params, Bytes(args.count, sizeof(SampleParams)), cudaMemcpyHostToDevice, stream_),
-         "sampling parameters");
-    cuda::DrawRows(args, rows, params, tokens, stream_);
-    Note(cudaMemcpyAsync(args.tokens, tokens, Bytes(args.count, sizeof(std::int32_t)), cudaMemcpyDeviceToHost, stream_),
-         "drawn tokens");
+    const Result<cuda::DrawLaunch> launch = draws_.Upload(args, stream_);
+    if (launch) return cuda::DrawRows(*launch, stream_);
+    error_ = launch.error();
   });
-  return Synchronize();
+  RETURN_IF_ERROR(Synchronize());
+  draws_.Deliver(args);
+  return {};
 }
 
 }  // namespace
@@ -790,43 +797,6 @@ CudaGraphCounts GraphCountsOf(const Backend& backend) {
 void* StreamOf(Backend& backend) {
   CHECK(backend.name() == "cuda") << backend.name();
   return static_cast<CudaBackend&>(backend).stream();
-}
-
-Result<double> MeasureMicroseconds(Backend& backend, const std::function<void()>& issue, int replays) {
-  auto* stream = static_cast<cudaStream_t>(StreamOf(backend));
-  issue();  // scratch grows and kernels are loaded here
-  RETURN_IF_ERROR(backend.Synchronize());
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t run = nullptr;
-  cudaEvent_t begin = nullptr, end = nullptr;
-  std::vector<float> times(static_cast<std::size_t>(replays));
-  const cudaError_t code = [&] {
-    cudaError_t error = cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
-    if (error != cudaSuccess) return error;
-    issue();
-    error = cudaStreamEndCapture(stream, &graph);
-    if (error == cudaSuccess) error = cudaGraphInstantiate(&run, graph, 0);
-    if (error == cudaSuccess) error = cudaEventCreate(&begin);
-    if (error == cudaSuccess) error = cudaEventCreate(&end);
-    for (std::size_t i = 0; i < times.size() + 2 && error == cudaSuccess; ++i) {
-      cudaEventRecord(begin, stream);
-      cudaGraphLaunch(run, stream);
-      cudaEventRecord(end, stream);
-      error = cudaStreamSynchronize(stream);
-      float ms = 0;
-      if (error == cudaSuccess) error = cudaEventElapsedTime(&ms, begin, end);
-      if (i >= 2) times[i - 2] = ms;
-    }
-    return error;
-  }();
-  if (begin != nullptr) cudaEventDestroy(begin);
-  if (end != nullptr) cudaEventDestroy(end);
-  if (run != nullptr) cudaGraphExecDestroy(run);
-  if (graph != nullptr) cudaGraphDestroy(graph);
-  if (code != cudaSuccess) return Err(DeviceError(code, "a measurement"));
-  RETURN_IF_ERROR(backend.Synchronize());
-  std::sort(times.begin(), times.end());
-  return static_cast<double>(times[times.size() / 2]) * 1e3;
 }
 
 }  // namespace galley::backend

@@ -502,7 +502,7 @@ std::vector<OpCase> MakeCases() {
     add(fmt::format("Mhc_part{}_70x640", part), [part](OpRig& rig) { Mhc(rig, 70, 640, part); });
     add(fmt::format("Mhc_part{}_1100x96", part), [part](OpRig& rig) { Mhc(rig, 1100, 96, part); });
   }
-  add("Mhc_part0_520x5120", [](OpRig& rig) { Mhc(rig, 520, 5120, 0); });
+  add("Mhc_520_true", [](OpRig& rig) { Mhc(rig, 520, 5120, 0); });
   add("MeanAndGather", MeanAndGather);
   add("AttnIn_small", [](OpRig& rig) { AttnIn(rig, {{0, 3}, {70, 6}}, 64, 64, 2); });
   add("AttnIn_rows1000", [](OpRig& rig) { AttnIn(rig, {{0, 900}, {7, 100}}, 64, 1024, 2); });

@@ -489,13 +489,11 @@ void CudaBackend::AttnIn(const AttnInArgs& args) {
                    .head_dim = args.head_dim,
                    .rotated = args.rope.dims},
                   stream_);
-    if (!turns) {
-      cuda::RotateHeads(between.angles, args.q, rows, args.heads, args.head_dim, args.rope.dims, stream_);
-    }
+    if (turns) return;
+    cuda::RotateHeads(between.angles, args.q, rows, args.heads, args.head_dim, args.rope.dims, stream_);
   });
 }
 
-// low and kv, by one product where both matrices are for the same kernels.
 void CudaBackend::MultiplyInputs(const AttnInArgs& args, BFloat16* low, BFloat16* kv) {
   const int rows = args.step.rows;
   Weight both = args.wq_a;

@@ -116,7 +116,7 @@ class Bench {
     CHECK(us) << us.error().ToString();
     bandwidth_ = static_cast<double>(kBytes) / *us * 1e6;
     Write(fmt::format("read bandwidth of this run: {:.2f} TB/s; {}\n", bandwidth_ / 1e12, cublas_.description()));
-    Write("stream and split: forms of products and attention, same bits (docs/cuda.md);\n");
+    Write("stream and split: forms of products, same bits (docs/cuda.md);\n");
     Write("auto: what runs by itself; rates are of the fastest\n\n");
     Write("| op | stream µs | split µs | auto µs | floor µs | GB/s | of floor | TFLOP/s |\n");
     Write("|---|---:|---:|---:|---:|---:|---:|---:|\n");

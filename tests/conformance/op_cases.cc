@@ -417,22 +417,22 @@ void Head(OpRig& rig, int vocab, int dim) {
                       .logits = rig.Out<float>("logits", 2, Size(vocab), Check::kFloat, 1e-3)});
 }
 
-void Draft(OpRig& rig, int start, int window) {
-  constexpr int kHeads = 3, kBlock = 5, kRing = 133, kDim = 96, kRank = 32, kVocab = 700;
+void Draft(OpRig& rig, int start, int window, int heads) {
+  constexpr int kBlock = 5, kRing = 133, kDim = 96, kRank = 32, kVocab = 700;
   const StepData step = MakeStep(rig, {{start, kBlock}, {start / 3, kBlock}}, 10);
   const auto t = Size(step.view.rows);
   const std::vector<std::uint8_t> records = RandomRecords(rig, step.slots * kRing, 512);
   const backend::Ring ring = RingOf(rig.Place(records), kRing, 528);
   rig.backend().DraftAttention({.step = step.view,
-                                .q = rig.Normals(t * kHeads * 512),
+                                .q = rig.Normals(t * Size(heads * 512)),
                                 .window = rig.Place(RandomRecords(rig, step.view.rows, 512)),
                                 .ring = ring,
                                 .window_size = window,
-                                .heads = kHeads,
+                                .heads = heads,
                                 .head_dim = 512,
-                                .sink = rig.Floats(kHeads),
+                                .sink = rig.Floats(Size(heads)),
                                 .rope = MakeRope(rig),
-                                .out = rig.Out<BFloat16>("out", t, kHeads * 512, Check::kBFloat16, kBf16Limit)});
+                                .out = rig.Out<BFloat16>("out", t, Size(heads * 512), Check::kBFloat16, kBf16Limit)});
   auto* target = rig.InOut("stage ring", records, 528, Check::kList, 0.02);
   const std::vector<backend::DraftStageKv> stages = {
       {.wkv = rig.Matrix(kFp8, 512, kDim), .kv_norm = rig.Normals(512), .ring = RingOf(target, kRing, 528)}};
@@ -498,7 +498,11 @@ std::vector<OpCase> MakeCases() {
   for (const int part : {0, 1, 2, 3}) {
     add(fmt::format("Mhc_part{}_5x96", part), [part](OpRig& rig) { Mhc(rig, 5, 96, part); });
     add(fmt::format("Mhc_part{}_19x5120", part), [part](OpRig& rig) { Mhc(rig, 19, 5120, part); });
+    // More rows than a block of threads takes, and than a launch of few.
+    add(fmt::format("Mhc_part{}_70x640", part), [part](OpRig& rig) { Mhc(rig, 70, 640, part); });
+    add(fmt::format("Mhc_part{}_1100x96", part), [part](OpRig& rig) { Mhc(rig, 1100, 96, part); });
   }
+  add("Mhc_part0_520x5120", [](OpRig& rig) { Mhc(rig, 520, 5120, 0); });
   add("MeanAndGather", MeanAndGather);
   add("AttnIn_small", [](OpRig& rig) { AttnIn(rig, {{0, 3}, {70, 6}}, 64, 64, 2); });
   add("AttnIn_rows1000", [](OpRig& rig) { AttnIn(rig, {{0, 900}, {7, 100}}, 64, 1024, 2); });
@@ -518,9 +522,20 @@ std::vector<OpCase> MakeCases() {
     IndexSelect(rig, {{{0, 20}, {2500, 3}}, 32, 64, 1, 50, CandidateRole::kSource});
   });
   add("Index_user", [](OpRig& rig) { IndexSelect(rig, {{{0, 20}, {2500, 3}}, 32, 64, 1, 50, CandidateRole::kUser}); });
+  // More scores than are chosen from at once.
+  add("Index_source_long", [](OpRig& rig) {
+    IndexSelect(rig, {{{9001, 5}, {130, 2}}, 8, 70, 1, 300, CandidateRole::kSource});
+  });
+  add("Index_user_long", [](OpRig& rig) {
+    IndexSelect(rig, {{{9001, 2}, {0, 1}}, 8, 500, 1, 600, CandidateRole::kUser});
+  });
   add("Attention_window", [](OpRig& rig) { Attention(rig, {{0, 5}, {200, 3}, {126, 4}}, 2, 0, 1, false); });
   add("Attention_entries", [](OpRig& rig) { Attention(rig, {{0, 3}, {77, 2}, {400, 140}}, 4, 32, 2, true); });
   add("Attention_rows70", [](OpRig& rig) { Attention(rig, {{0, 40}, {300, 30}}, 40, 64, 1, true); });
+  add("Attention_heads72", [](OpRig& rig) { Attention(rig, {{0, 3}, {77, 2}, {400, 20}}, 72, 32, 2, true); });
+  add("Attention_short", [](OpRig& rig) {
+    Attention(rig, {{0, 60}, {1, 60}, {0, 63}, {9, 50}, {2, 60}}, 33, 0, 1, true);
+  });
   add("Attention_true", [](OpRig& rig) { Attention(rig, {{3000, 2}, {600, 1}}, 64, 512, 1, false); });
   add("AttnOut_small", [](OpRig& rig) { AttnOut(rig, 3, 2, 512, 32, 64); });
   add("AttnOut_rows1100", [](OpRig& rig) { AttnOut(rig, 1100, 4, 128, 256, 1024); });
@@ -536,8 +551,9 @@ std::vector<OpCase> MakeCases() {
   add("Head_small", [](OpRig& rig) { Head(rig, 77, 64); });
   add("Head_wide", [](OpRig& rig) { Head(rig, 2000, 5120); });
   add("Head_tiled_true", [](OpRig& rig) { Head(rig, 32768, 1024); });
-  add("Draft_early", [](OpRig& rig) { Draft(rig, 60, 128); });
-  add("Draft_late", [](OpRig& rig) { Draft(rig, 333, 128); });
+  add("Draft_early", [](OpRig& rig) { Draft(rig, 60, 128, 3); });
+  add("Draft_late", [](OpRig& rig) { Draft(rig, 333, 128, 3); });
+  add("Draft_heads40", [](OpRig& rig) { Draft(rig, 333, 128, 40); });
   return cases;
 }
 

@@ -93,7 +93,7 @@ backend::Weight OpRig::Matrix(backend::WeightFormat format, std::int64_t rows, s
       std::memcpy(bytes.data() + i * sizeof(value), &value, sizeof(value));
     }
     const auto placed =
-        backend_.UploadMatrix({.dtype = DType::kBF16, .shape = {rows, cols}, .data = keep(std::move(bytes))});
+        backend_.UploadMatrix({.dtype = DType::kBF16, .shape = {rows, cols}, .data = keep(std::move(bytes))}, use);
     CHECK(placed) << placed.error().ToString();
     weight.data = *placed;
     return weight;

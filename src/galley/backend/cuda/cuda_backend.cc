@@ -28,7 +28,7 @@ using cuda::ScratchUse;
 
 constexpr std::size_t kScoreBytesMax = std::size_t{512} << 20;  // index scores kept at once
 constexpr int kExpertsMax = 1023, kChoicesMax = 32, kNgramMax = 16, kEngramLayersMax = 8;
-constexpr int kHeadDim = 512, kRopeMax = 128, kQueryRankMax = 8192;
+constexpr int kHeadDim = 512, kRopeMax = 128, kMhcDimMax = 20480;
 // Queries of up to so many rows are rotated where they leave their product; of more a launch of its own is faster.
 constexpr int kRotatedByProductRowsMax = 16;
 // Products of so many rows that need no quantiser go to the narrow kernel.
@@ -40,11 +40,13 @@ std::size_t Bytes(std::int64_t count, std::size_t each) {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(cudaStream_t stream, bool warpgroup_products, const CudaOptions& options)
+  // `arrivals`: cuda::kArrivals counters.
+  CudaBackend(cudaStream_t stream, bool warpgroup_products, const CudaOptions& options, Buffer arrivals)
       : stream_(stream),
         wide_allowed_(warpgroup_products),
         options_(options),
         experts_(MakeSlots(options)),
+        arrivals_(std::move(arrivals)),
         graphs_(options.graphs && !CopiesChosenExperts(options)) {}
   ~CudaBackend() override {
     cudaStreamSynchronize(stream_);
@@ -284,6 +286,7 @@ class CudaBackend final : public Backend {
   io::WantedWeights wanted_;  // until FinishUploads, and where each of them goes
   std::vector<cuda::WeightPlace> places_;
   cuda::Scratch scratch_;
+  Buffer arrivals_;  // counters of ops, zero between them
   cuda::StepGraphs graphs_;
   cuda::DrawStaging draws_;
 };
@@ -422,10 +425,15 @@ void CudaBackend::EngramGather(const EngramGatherArgs& args) {
 
 void CudaBackend::MhcBoundary(const MhcBoundaryArgs& args) {
   if (!Require(args.copies == cuda::kCopies, "this number of residual copies", args.copies)) return;
+  if (!Require(args.dim % 32 == 0 && args.dim <= kMhcDimMax, "so many hidden values", args.dim)) return;
   Run("MhcBoundary", [&] {
-    auto* partials =
+    auto* sums =
         Take<std::byte>(ScratchUse::kPartials, static_cast<std::int64_t>(cuda::MhcScratchBytes(args.rows, args.dim)));
-    if (partials != nullptr) cuda::MhcBoundary(args, reinterpret_cast<float*>(partials), stream_);
+    if (error_) return;
+    const cuda::MhcForm form = !TakesWarpgroups()                        ? cuda::MhcForm::kChunks
+                               : options_.linears == ProductForm::kSplit ? cuda::MhcForm::kClusters
+                                                                         : cuda::MhcForm::kAuto;
+    cuda::MhcBoundary(args, {reinterpret_cast<float*>(sums), arrivals_.as<std::uint32_t>()}, form, stream_);
   });
 }
 
@@ -436,7 +444,7 @@ void CudaBackend::Linear(const LinearArgs& args) {
 void CudaBackend::AttnIn(const AttnInArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
   if (!Require(args.rope.dims <= kRopeMax, "so many rotated dimensions", args.rope.dims)) return;
-  if (!Require(args.wq_a.rows <= kQueryRankMax, "queries of this rank", args.wq_a.rows)) return;
+  if (!Require(args.wq_a.rows <= cuda::kQueryRankMax, "queries of this rank", args.wq_a.rows)) return;
   Run("AttnIn", [&] {
     const int rows = args.step.rows;
     const std::int64_t rank = args.wq_a.rows;
@@ -541,43 +549,50 @@ void CudaBackend::IndexSelect(const IndexSelectArgs& args) {
   if (!Require(args.slab.index_dim == cuda::kIndexDim, "index keys of this size", args.slab.index_dim)) return;
   if (!Require(args.heads <= 64, "so many index heads", args.heads)) return;
   if (!Require(args.rope.dims <= cuda::kIndexDim, "so many rotated dimensions", args.rope.dims)) return;
+  if (!Require(args.role == CandidateRole::kNone || args.candidate_block_size == cuda::kScoreGroup,
+               "candidate blocks of this size", args.candidate_block_size)) {
+    return;
+  }
   Run("IndexSelect", [&] {
     const int rows = args.step.rows;
     const std::int64_t entries = std::max<std::int64_t>(PositionEnd(args.step) / args.slab.ratio, 1);
+    const std::int64_t padded = cuda::PaddedIndexHeads(args.heads);
     cuda::IndexScratch scratch;
     scratch.score_stride =
         args.role == CandidateRole::kUser ? std::int64_t{args.candidate_blocks} * args.candidate_block_size : entries;
-    scratch.score_stride = (std::min(scratch.score_stride, entries) + 3) / 4 * 4;
-    const int block_size = std::max(args.candidate_block_size, 1);
-    scratch.block_stride = ((scratch.score_stride + block_size - 1) / block_size + 3) / 4 * 4;
-    const auto row_floats = static_cast<std::size_t>(scratch.score_stride + scratch.block_stride);
-    scratch.rows_at_once = std::clamp<int>(static_cast<int>(kScoreBytesMax / (row_floats * sizeof(float))), 1, rows);
-    scratch.query = Take<BFloat16>(ScratchUse::kProduct, std::int64_t{rows} * args.heads * cuda::kIndexDim);
+    // Both strides in whole groups of scores.
+    constexpr std::int64_t kGroup = cuda::kScoreGroup;
+    scratch.score_stride = (std::min(scratch.score_stride, entries) + kGroup - 1) / kGroup * kGroup;
+    scratch.best_stride = (scratch.score_stride / kGroup + kGroup - 1) / kGroup * kGroup;
+    const std::int64_t row_floats = scratch.score_stride + scratch.best_stride;
+    const int rows_at_once = std::clamp(static_cast<int>(kScoreBytesMax / Bytes(row_floats, sizeof(float))), 1, rows);
+    auto* raw_query = Take<BFloat16>(ScratchUse::kProduct, std::int64_t{rows} * args.heads * cuda::kIndexDim);
     auto* raw_weight = Take<BFloat16>(ScratchUse::kProduct2, std::int64_t{rows} * args.heads);
-    scratch.weight = Take<float>(ScratchUse::kSmall, std::int64_t{rows} * args.heads);
-    scratch.scores = Take<float>(ScratchUse::kScores, scratch.rows_at_once * static_cast<std::int64_t>(row_floats));
-    scratch.counts = Take<std::int32_t>(ScratchUse::kCounts, 2 * std::int64_t{scratch.rows_at_once});
+    scratch.query = Take<BFloat16>(ScratchUse::kProduct3, rows * padded * cuda::kIndexDim);
+    scratch.weight = Take<float>(ScratchUse::kSmall, rows * padded);
+    scratch.scores = Take<float>(ScratchUse::kScores, rows_at_once * row_floats);
+    scratch.counts = Take<std::int32_t>(ScratchUse::kCounts, rows);
     if (error_) return;
+    scratch.raw_query = raw_query;
     scratch.raw_weight = raw_weight;
-    scratch.block_scores = scratch.scores + scratch.rows_at_once * scratch.score_stride;
-    MultiplyPlain(args.wq_b, args.qr, rows, scratch.query, false);
+    scratch.best = scratch.scores + rows_at_once * scratch.score_stride;
+    MultiplyPlain(args.wq_b, args.qr, rows, raw_query, false);
     MultiplyPlain(args.weights_proj, args.x, rows, raw_weight, false);
     cuda::IndexQueries(args, scratch, stream_);
-    for (int first = 0; first < rows; first += scratch.rows_at_once) {
-      cuda::IndexRows(args, scratch, first, std::min(scratch.rows_at_once, rows - first), stream_);
+    for (int first = 0; first < rows; first += rows_at_once) {
+      cuda::IndexRows(args, scratch, first, std::min(rows_at_once, rows - first), stream_);
     }
   });
 }
 
 void CudaBackend::Attention(const AttentionArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
-  Run("Attention",
-      [&] { cuda::Attention(args, options_.linears != ProductForm::kStream, TakesWarpgroups(), stream_); });
+  Run("Attention", [&] { cuda::Attention(args, wide_allowed_, stream_); });
 }
 
 void CudaBackend::DraftAttention(const DraftAttentionArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
-  Run("DraftAttention", [&] { cuda::DraftAttention(args, stream_); });
+  Run("DraftAttention", [&] { cuda::DraftAttention(args, wide_allowed_, stream_); });
 }
 
 void CudaBackend::AttnOut(const AttnOutArgs& args) {
@@ -614,8 +629,10 @@ void CudaBackend::Route(const RouteArgs& args) {
   if (!Require(args.gate.rows <= kExpertsMax, "so many experts", args.gate.rows)) return;
   Run("Route", [&] {
     auto* logits = Take<float>(ScratchUse::kProduct, args.step.rows * args.gate.rows);
+    if (logits == nullptr) return;
+    if (cuda::TakesGate(args)) return cuda::GateAndSelect(args, logits, arrivals_.as<std::uint32_t>(), stream_);
     MultiplyPlain(args.gate, args.x, args.step.rows, logits, true);
-    if (logits != nullptr) cuda::RouteSelect(args, logits, stream_);
+    cuda::RouteSelect(args, logits, stream_);
   });
 }
 
@@ -643,16 +660,11 @@ void CudaBackend::Moe(const MoeArgs& args) {
       return;
     }
     scratch.experts = *table;
-    scratch.x = args.x;
     scratch.work = Take<std::byte>(ScratchUse::kExperts, static_cast<std::int64_t>(cuda::MoeWorkBytes(shape)));
+    if (shape.form == cuda::MoeForm::kStream) {
+      scratch.quantized = Take<BFloat16>(ScratchUse::kQuantized, std::int64_t{args.rows} * dim);
+    }
     if (error_) return;
-    if (shape.form != cuda::MoeForm::kStream) return cuda::Moe(args, shape, scratch, stream_);
-    auto* x = Take<BFloat16>(ScratchUse::kQuantized, std::int64_t{args.rows} * dim);
-    if (x == nullptr) return;
-    cuda::Reorder(
-        {.x = args.x, .rows = args.rows, .cols = dim, .quantize = true, .order = cuda::RowOrder::kPaired, .out = x},
-        stream_);
-    scratch.x = x;
     cuda::Moe(args, shape, scratch, stream_);
   });
 }
@@ -766,7 +778,10 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
   cudaStream_t stream = nullptr;
   if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   if (code != cudaSuccess) return Err(DeviceError(code, "opening the device"));
-  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(stream, major == 9 && minor == 0, options));
+  ASSIGN_OR_RETURN(Buffer arrivals,
+                   cuda::AllocateDevice(cuda::kArrivals * sizeof(std::uint32_t), "counters of ops", stream));
+  return std::unique_ptr<Backend>(
+      std::make_unique<CudaBackend>(stream, major == 9 && minor == 0, options, std::move(arrivals)));
 }
 
 std::uint64_t CudaMemoryBytes() {
@@ -782,43 +797,6 @@ CudaGraphCounts GraphCountsOf(const Backend& backend) {
 void* StreamOf(Backend& backend) {
   CHECK(backend.name() == "cuda") << backend.name();
   return static_cast<CudaBackend&>(backend).stream();
-}
-
-Result<double> MeasureMicroseconds(Backend& backend, const std::function<void()>& issue, int replays) {
-  auto* stream = static_cast<cudaStream_t>(StreamOf(backend));
-  issue();  // scratch grows and kernels are loaded here
-  RETURN_IF_ERROR(backend.Synchronize());
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t run = nullptr;
-  cudaEvent_t begin = nullptr, end = nullptr;
-  std::vector<float> times(static_cast<std::size_t>(replays));
-  const cudaError_t code = [&] {
-    cudaError_t error = cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
-    if (error != cudaSuccess) return error;
-    issue();
-    error = cudaStreamEndCapture(stream, &graph);
-    if (error == cudaSuccess) error = cudaGraphInstantiate(&run, graph, 0);
-    if (error == cudaSuccess) error = cudaEventCreate(&begin);
-    if (error == cudaSuccess) error = cudaEventCreate(&end);
-    for (std::size_t i = 0; i < times.size() + 2 && error == cudaSuccess; ++i) {
-      cudaEventRecord(begin, stream);
-      cudaGraphLaunch(run, stream);
-      cudaEventRecord(end, stream);
-      error = cudaStreamSynchronize(stream);
-      float ms = 0;
-      if (error == cudaSuccess) error = cudaEventElapsedTime(&ms, begin, end);
-      if (i >= 2) times[i - 2] = ms;
-    }
-    return error;
-  }();
-  if (begin != nullptr) cudaEventDestroy(begin);
-  if (end != nullptr) cudaEventDestroy(end);
-  if (run != nullptr) cudaGraphExecDestroy(run);
-  if (graph != nullptr) cudaGraphDestroy(graph);
-  if (code != cudaSuccess) return Err(DeviceError(code, "a measurement"));
-  RETURN_IF_ERROR(backend.Synchronize());
-  std::sort(times.begin(), times.end());
-  return static_cast<double>(times[times.size() / 2]) * 1e3;
 }
 
 }  // namespace galley::backend

@@ -68,14 +68,14 @@ void BulkSplitProduct(const ProductArgs& args, cudaStream_t stream);
 [[nodiscard]] bool TakesBulkProduct(const Weight& weight, std::int64_t group_rows);
 // Whether the split form takes x unpacked: few rows, whose part then lies beside the stages.
 [[nodiscard]] bool TakesUnpacked(const Weight& weight, int rows);
-inline constexpr std::int64_t kWideTileColsMin = 4096;
-// Rows of x in a tile: at least a warpgroup product's columns, and wide tiles where there are many, because x goes
-// through shared memory once for 128 rows of weights; but the wider tile has less of K on its way, which costs more
-// than it gains where K is short. Between, what ends sooner on the multiprocessors of an H200.
+// Rows of x in a tile: at least a warpgroup product's columns, and as many as registers take where there are many rows,
+// because shared memory, through which codes and x go once a tile, is what limits such products. Between, what ends
+// sooner on the multiprocessors of an H200.
+inline constexpr int kWideTileRowsMin = 1024;
 [[nodiscard]] constexpr int BulkTileRows(const Weight& weight, int rows, bool split) {
   if (rows <= 64) return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
   if (split) return 128;
-  if (rows > 1024) return weight.cols >= kWideTileColsMin ? 192 : 128;
+  if (rows > kWideTileRowsMin) return 192;
   constexpr std::int64_t kMultiprocessors = 132;
   const auto time = [&](int tile_rows) {
     const std::int64_t tiles = (weight.rows + 127) / 128 * ((rows + tile_rows - 1) / tile_rows);
@@ -145,10 +145,21 @@ void EngramRows(const EngramRowsArgs& args, cudaStream_t stream);
 void EngramGather(const EngramGatherArgs& args, cudaStream_t stream);
 void EngramMix(const EngramMixArgs& args, cudaStream_t stream);
 
-// mhc.cu
+// Counters by which blocks of threads of one launch wait for each other. Zero before a kernel that takes them, and
+// behind it.
+inline constexpr int kArrivals = 32;
+
+// mhc.cu and mhc_clusters.cu, the same bits
 inline constexpr int kCopies = 4;
+enum class MhcForm { kAuto, kChunks, kClusters };  // kClusters needs compute capability 9.0, as does kAuto
+struct MhcScratch {
+  float* sums = nullptr;              // MhcScratchBytes
+  std::uint32_t* arrivals = nullptr;  // [kArrivals]
+};
 [[nodiscard]] std::size_t MhcScratchBytes(int rows, int dim);
-void MhcBoundary(const MhcBoundaryArgs& args, float* scratch, cudaStream_t stream);
+void MhcBoundary(const MhcBoundaryArgs& args, const MhcScratch& scratch, MhcForm form, cudaStream_t stream);
+// False, and nothing is issued, for what that kernel does not take, or for few rows unless they are wanted.
+[[nodiscard]] bool MhcClusters(const MhcBoundaryArgs& args, bool few_rows, cudaStream_t stream);
 
 // attention_rows.cu
 
@@ -167,6 +178,7 @@ void WindowRecords(const WindowRecordArgs& args, cudaStream_t stream);
 // The same beside what lies between the products of queries: qr [T][rank] = RMS(low), and when `quantized` is given qr
 // quantised in an order for products of FP8 weights (kPaired, kSlots or kPacked), and in `angles` [T][rope.dims / 2]
 // cosine and sine of every row's rotation.
+inline constexpr int kQueryRankMax = 2048;
 struct QueryRowArgs {
   WindowRecordArgs window;
   const BFloat16* low = nullptr;
@@ -185,10 +197,9 @@ void RotateHeads(const float2* angles, BFloat16* q, int rows, int heads, int hea
                  cudaStream_t stream);
 
 // attention.cu
-// `few_rows`: whether few rows may take larger blocks of threads. `warpgroups`: whether many rows of many heads may
-// take attention_heads.cu, which needs compute capability 9.0. All give the same bits.
-void Attention(const AttentionArgs& args, bool few_rows, bool warpgroups, cudaStream_t stream);
-void DraftAttention(const DraftAttentionArgs& args, cudaStream_t stream);
+// `warpgroups`: whether the device has compute capability 9.0, where models with many heads take attention_heads.cu.
+void Attention(const AttentionArgs& args, bool warpgroups, cudaStream_t stream);
+void DraftAttention(const DraftAttentionArgs& args, bool warpgroups, cudaStream_t stream);
 
 // compress.cu
 struct CompressScratch {
@@ -200,36 +211,48 @@ struct CompressScratch {
 void CompressLatents(const CompressArgs& args, const CompressScratch& scratch, cudaStream_t stream);
 void CompressKeys(const CompressArgs& args, const CompressScratch& scratch, cudaStream_t stream);
 
-// index_select.cu
+// index_select.cu and index_scores.cu
 inline constexpr int kIndexDim = 128;
+// Entries whose best score is kept beside the scores: a candidate block.
+inline constexpr int kScoreGroup = 8;
+// Heads of a packed query, those beyond the model's being zero.
+[[nodiscard]] constexpr int PaddedIndexHeads(int heads) {
+  return heads <= 32 ? 32 : 64;
+}
 struct IndexScratch {
-  BFloat16* query = nullptr;             // [T][heads][128] of wq_b, becomes the quantised query in paired order
+  const BFloat16* raw_query = nullptr;   // [T][heads][128] of wq_b
   const BFloat16* raw_weight = nullptr;  // [T][heads] of weights_proj
-  float* weight = nullptr;               // [T][heads]
-  float* scores = nullptr;               // [rows_at_once][score_stride]
-  float* block_scores = nullptr;         // [rows_at_once][block_stride]
-  std::int64_t score_stride = 0, block_stride = 0;
-  std::int32_t* counts = nullptr;  // [2][rows_at_once]
-  int rows_at_once = 0;
+  BFloat16* query = nullptr;             // [T][16][padded heads][8], in the order of the product
+  float* weight = nullptr;               // [T][padded heads]
+  std::int32_t* counts = nullptr;        // [T], scores of the row
+  float* scores = nullptr;               // [rows at once][score_stride]
+  float* best = nullptr;                 // [rows at once][best_stride], of every kScoreGroup scores
+  std::int64_t score_stride = 0, best_stride = 0;
 };
+// Queries, weights and counts of all rows.
 void IndexQueries(const IndexSelectArgs& args, const IndexScratch& scratch, cudaStream_t stream);
-// Scores and lists of rows [first, first + count).
-void IndexRows(const IndexSelectArgs& args, const IndexScratch& scratch, int first, int count, cudaStream_t stream);
+// Scores and lists of rows [first, first + rows).
+void IndexRows(const IndexSelectArgs& args, const IndexScratch& scratch, int first, int rows, cudaStream_t stream);
+void IndexScores(const IndexSelectArgs& args, const IndexScratch& scratch, int first, int rows, cudaStream_t stream);
 
 // top_k.cu
 
 // The `k` largest of the first counts[row] scores of every row, equal ones by lower index, as ascending indices padded
-// with -1. NaN must not occur; rows are 16-byte aligned, so the stride is a multiple of four.
+// with -1. NaN must not occur. Strides are multiples of kScoreGroup, rows 16-byte aligned.
 struct TopKArgs {
   int rows = 0;
   const float* scores = nullptr;
   std::int64_t stride = 0;
+  const float* best = nullptr;  // of every group of kScoreGroup scores
+  std::int64_t best_stride = 0;
   const std::int32_t* counts = nullptr;
   int k = 0;
   std::int32_t* out = nullptr;  // [rows][k]
-  // When given, index i stands for entry blocks[row][i / block_size] * block_size + i % block_size.
-  const std::int32_t* blocks = nullptr;
-  int blocks_per_row = 0, block_size = 1;
+  // When given, group g of the scores stands for group groups[row][g] of the entries that are listed.
+  const std::int32_t* groups = nullptr;
+  int groups_per_row = 0;
+  // When given, the groups_per_row best groups of a row, its last one always among them.
+  std::int32_t* group_out = nullptr;
 };
 void TopK(const TopKArgs& args, cudaStream_t stream);
 
@@ -255,7 +278,7 @@ struct MoeShape {
 inline constexpr int kSlimExpertRowsMin = 9;
 struct MoeScratch {
   const ExpertPointers* experts = nullptr;  // [expert_count + 1], the shared one last
-  const BFloat16* x = nullptr;              // [T][D]; kStream: quantised and paired
+  BFloat16* quantized = nullptr;            // [T][D], kStream
   std::byte* work = nullptr;                // MoeWorkBytes
 };
 // `slim`: whether that form is wanted where the wide one is not.
@@ -265,6 +288,10 @@ void Moe(const MoeArgs& args, const MoeShape& shape, const MoeScratch& scratch, 
 
 // route.cu: `logits` [T][experts] fp32, of the gate.
 void RouteSelect(const RouteArgs& args, const float* logits, cudaStream_t stream);
+// gate.cu: the gate's product, with the bits of Product, and the choice in one launch; writes `logits` and takes
+// `arrivals` [kArrivals]. For what TakesGate says.
+[[nodiscard]] bool TakesGate(const RouteArgs& args);
+void GateAndSelect(const RouteArgs& args, float* logits, std::uint32_t* arrivals, cudaStream_t stream);
 
 // draft.cu
 // One step of the chain: tokens before row i of every block → embeddings, confidences and the joined rows.

@@ -34,6 +34,10 @@ __device__ __forceinline__ void WaitPhase(std::uint32_t barrier, std::uint32_t p
                  : "memory");
   }
 }
+// Arrives when this thread's earlier CopyAsync16 have come.
+__device__ __forceinline__ void ArriveAfterCopies(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 // Copies `bytes`, a multiple of 16, between 16-byte aligned addresses; they count towards the barrier's phase.
 __device__ __forceinline__ void CopyBulk(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
@@ -65,8 +69,14 @@ __device__ __forceinline__ void ArriveThreads(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Stores four 8 × 8 matrices of 16-bit values, held as fragments of Mma16x8x16's sums, transposed: lane 8 m + i gives
-// the address of column i of matrix m, 16 bytes.
+// Stores four 8 × 8 matrices of 16-bit values, held as fragments of Mma16x8x16's sums: lane 8 m + i gives the address
+// of row i of matrix m, 16 bytes.
+__device__ __forceinline__ void StoreMatrix4(std::uint32_t row, const std::uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+// The same transposed: lane 8 m + i gives the address of column i of matrix m.
 __device__ __forceinline__ void StoreMatrix4Transposed(std::uint32_t column, const std::uint32_t (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(column), "r"(r[0]),
                "r"(r[1]), "r"(r[2]), "r"(r[3])

@@ -38,7 +38,7 @@ class Drawing : public backend::BackendDecorator {
 
 EngineOptions OptionsOf(bool by_backend) {
   EngineOptions options = Options();
-  options.backend = GALLEY_TEST_BACKEND;
+  options.device.backend = GALLEY_TEST_BACKEND;
   options.wrap_backend = [by_backend](std::unique_ptr<backend::Backend> inner) -> std::unique_ptr<backend::Backend> {
     return std::make_unique<Drawing>(std::move(inner), by_backend);
   };

@@ -734,11 +734,9 @@ void CudaBackend::DraftChain(const DraftChainArgs& args) {
 
 Status CudaBackend::Draw(const DrawArgs& args) {
   if (args.count == 0) return Synchronize();
-  if (!Require(args.vocab <= cuda::kDrawVocabMax, "a vocabulary of this size", args.vocab)) return Synchronize();
   Run("Draw", [&] {
-    const Result<cuda::DrawLaunch> launch = draws_.Upload(args, stream_);
-    if (launch) return cuda::DrawRows(*launch, stream_);
-    error_ = launch.error();
+    const Status issued = draws_.Issue(args, stream_);
+    if (!issued) error_ = issued.error();
   });
   RETURN_IF_ERROR(Synchronize());
   draws_.Deliver(args);

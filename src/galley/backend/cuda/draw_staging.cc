@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "galley/backend/cuda/draw_staging.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "galley/backend/cuda/device_memory.h"
 
@@ -123,6 +125,17 @@ Result<DrawLaunch> DrawStaging::Upload(const DrawArgs& args, cudaStream_t stream
       .changes = reinterpret_cast<const LogitChange*>(device + layout.changes),
       .drawn = drawn,
       .ranked = reinterpret_cast<RankedToken*>(drawn + count)};
+}
+
+Status DrawStaging::Issue(const DrawArgs& args, cudaStream_t stream) {
+  if (args.vocab > kDrawVocabMax) {
+    return Err(ErrorCode::kUnsupported,
+               fmt::format("the cuda backend draws from at most {} tokens, not {}; use --backend cpu", kDrawVocabMax,
+                           args.vocab));
+  }
+  ASSIGN_OR_RETURN(const DrawLaunch launch, Upload(args, stream));
+  DrawRows(launch, stream);
+  return {};
 }
 
 void DrawStaging::Deliver(const DrawArgs& args) const {

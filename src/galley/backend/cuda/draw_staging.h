@@ -18,13 +18,15 @@ class DrawStaging {
   DrawStaging(const DrawStaging&) = delete;
   DrawStaging& operator=(const DrawStaging&) = delete;
 
-  // Work issued on `stream` from now on finds the arguments. Requires that the launch before has ended. Errors:
+  // Issues the draws on `stream`. Requires that those before have ended. Errors: kUnsupported (too large a vocabulary),
   // kResourceExhausted, kDevice.
-  [[nodiscard]] Result<DrawLaunch> Upload(const DrawArgs& args, cudaStream_t stream);
-  // Results of the launch, which has ended.
+  [[nodiscard]] Status Issue(const DrawArgs& args, cudaStream_t stream);
+  // Their results, when they have ended.
   void Deliver(const DrawArgs& args) const;
 
  private:
+  // What is issued on `stream` from now on finds the arguments.
+  [[nodiscard]] Result<DrawLaunch> Upload(const DrawArgs& args, cudaStream_t stream);
   [[nodiscard]] Status Reserve(std::size_t in_bytes, std::size_t out_bytes);
 
   Buffer packed_, arguments_, results_;  // pinned, on the device, pinned

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <iterator>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "cublas_lt.h"
 #include "fill.h"
 #include "galley/backend/cuda/cuda_backend.h"
+#include "galley/backend/cuda/kernels.h"
 #include "galley/base/check.h"
 #include "placement_bench.h"
 
@@ -114,7 +116,7 @@ class Bench {
     CHECK(us) << us.error().ToString();
     bandwidth_ = static_cast<double>(kBytes) / *us * 1e6;
     Write(fmt::format("read bandwidth of this run: {:.2f} TB/s; {}\n", bandwidth_ / 1e12, cublas_.description()));
-    Write("stream and split: forms of products and attention, same bits (docs/cuda.md);\n");
+    Write("stream and split: forms of products, same bits (docs/cuda.md);\n");
     Write("auto: what runs by itself; rates are of the fastest\n\n");
     Write("| op | stream µs | split µs | auto µs | floor µs | GB/s | of floor | TFLOP/s |\n");
     Write("|---|---:|---:|---:|---:|---:|---:|---:|\n");
@@ -480,6 +482,81 @@ void Head(Bench& b) {
   }
 }
 
+// Draws from rows of bell-shaped logits: the launch, and under "call" all of Backend::Draw with copies and waiting.
+void Draws(Bench& b, const std::vector<int>&) {
+  constexpr int kMost = 64, kChanges = 500;
+  std::mt19937_64 random(5);
+  std::normal_distribution<float> normal(0, 3);
+  std::vector<float> logits(static_cast<std::size_t>(kMost) * kVocab);
+  for (float& v : logits) v = normal(random);
+  const auto* placed = b.Place(logits);
+  std::vector<std::uint32_t> words(backend::MaskWords(kVocab));
+  for (std::uint32_t& word : words) word = static_cast<std::uint32_t>(random());
+  std::vector<backend::LogitChange> changes;
+  for (int i = 0; i < kChanges; ++i) changes.push_back({.id = i * 251, .bias = 0.5f, .penalty = 1});
+  const auto* device_words = b.Place(words);
+  const auto* device_changes = b.Place(changes);
+  struct Kind {
+    const char* name;
+    float top_p;
+    int top_k;
+    bool changed;
+    int alternatives;
+  };
+  constexpr Kind kKinds[] = {{"temperature", 1, 0, false, -1},
+                             {"top-p 0.95", 0.95f, 0, false, -1},
+                             {"top-k 50, top-p 0.95", 0.95f, 50, false, -1},
+                             {"top-p, mask, penalties", 0.95f, 0, true, -1},
+                             {"top-p, mask, penalties, 20 logprobs", 0.95f, 0, true, backend::kAlternativesMax}};
+  auto* drawn = b.Raw<backend::DrawnToken>(kMost);
+  auto* ranked = b.Raw<backend::RankedToken>(kMost * backend::kAlternativesMax);
+  for (const Kind& kind : kKinds) {
+    for (const int rows : {1, kMost}) {
+      std::vector<backend::cuda::DrawRow> device_rows;
+      std::vector<backend::DrawRequest> requests;
+      for (int i = 0; i < rows; ++i) {
+        const backend::SampleParams params{
+            .top_k = kind.top_k, .top_p = kind.top_p, .seed = random(), .position = i + 1000};
+        requests.push_back({.row = i, .params = params, .changes = {}, .given = -1, .alternatives = kind.alternatives});
+        device_rows.push_back({.params = params, .row = i, .alternatives = kind.alternatives});
+        if (!kind.changed) continue;
+        requests.back().changes = {
+            .allowed = words.data(), .repeated = words.data(), .repetition = 1.1f, .logits = changes};
+        backend::cuda::DrawRow& row = device_rows.back();
+        row.allowed = row.repeated = 0, row.change_count = kChanges, row.repetition = 1.1f;
+      }
+      const backend::cuda::DrawLaunch launch{.count = rows,
+                                             .vocab = kVocab,
+                                             .filters = kind.top_k > 0 || kind.top_p < 1,
+                                             .logits = placed,
+                                             .rows = b.Place(device_rows),
+                                             .words = device_words,
+                                             .changes = device_changes,
+                                             .drawn = drawn,
+                                             .ranked = ranked};
+      const double bytes = rows * 4.0 * kVocab;
+      b.Report(fmt::format("Draw {} rows, {}", rows, kind.name), bytes, 0, 1,
+               [&] { backend::cuda::DrawRows(launch, static_cast<cudaStream_t>(backend::StreamOf(b.backend()))); });
+      std::vector<backend::DrawnToken> tokens(static_cast<std::size_t>(rows));
+      std::vector<backend::RankedToken> tops(static_cast<std::size_t>(rows) * backend::kAlternativesMax);
+      constexpr int kCalls = 50;
+      std::chrono::steady_clock::time_point begin;
+      for (int call = -5; call < kCalls; ++call) {
+        if (call == 0) begin = std::chrono::steady_clock::now();
+        CHECK(b.backend().Draw({.count = rows,
+                                .vocab = kVocab,
+                                .logits = placed,
+                                .requests = requests.data(),
+                                .drawn = tokens.data(),
+                                .ranked = tops.data()}))
+            << kind.name;
+      }
+      const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
+      b.Write(fmt::format("| the call, {} rows, {} | {:.1f} | | | | | | |\n", rows, kind.name, took.count() / kCalls));
+    }
+  }
+}
+
 // One decode layer without compressor and indexer, which 36 of the 40 layers do not have, nor Engram: every op that
 // each layer has, in one graph. Not the model.
 void Layer(Bench& b, const std::vector<int>& row_counts) {
@@ -534,6 +611,7 @@ constexpr Part kParts[] = {
     {"mhc", Boundary},
     {"head", [](Bench& b, const std::vector<int>&) { Head(b); }},
     {"index", [](Bench& b, const std::vector<int>&) { Index(b); }},
+    {"draw", Draws},
 };
 
 }  // namespace

@@ -417,22 +417,22 @@ void Head(OpRig& rig, int vocab, int dim) {
                       .logits = rig.Out<float>("logits", 2, Size(vocab), Check::kFloat, 1e-3)});
 }
 
-void Draft(OpRig& rig, int start, int window) {
-  constexpr int kHeads = 3, kBlock = 5, kRing = 133, kDim = 96, kRank = 32, kVocab = 700;
+void Draft(OpRig& rig, int start, int window, int heads) {
+  constexpr int kBlock = 5, kRing = 133, kDim = 96, kRank = 32, kVocab = 700;
   const StepData step = MakeStep(rig, {{start, kBlock}, {start / 3, kBlock}}, 10);
   const auto t = Size(step.view.rows);
   const std::vector<std::uint8_t> records = RandomRecords(rig, step.slots * kRing, 512);
   const backend::Ring ring = RingOf(rig.Place(records), kRing, 528);
   rig.backend().DraftAttention({.step = step.view,
-                                .q = rig.Normals(t * kHeads * 512),
+                                .q = rig.Normals(t * Size(heads * 512)),
                                 .window = rig.Place(RandomRecords(rig, step.view.rows, 512)),
                                 .ring = ring,
                                 .window_size = window,
-                                .heads = kHeads,
+                                .heads = heads,
                                 .head_dim = 512,
-                                .sink = rig.Floats(kHeads),
+                                .sink = rig.Floats(Size(heads)),
                                 .rope = MakeRope(rig),
-                                .out = rig.Out<BFloat16>("out", t, kHeads * 512, Check::kBFloat16, kBf16Limit)});
+                                .out = rig.Out<BFloat16>("out", t, Size(heads * 512), Check::kBFloat16, kBf16Limit)});
   auto* target = rig.InOut("stage ring", records, 528, Check::kList, 0.02);
   const std::vector<backend::DraftStageKv> stages = {
       {.wkv = rig.Matrix(kFp8, 512, kDim), .kv_norm = rig.Normals(512), .ring = RingOf(target, kRing, 528)}};
@@ -465,42 +465,6 @@ void Draft(OpRig& rig, int start, int window) {
                             .confidences = rig.Out<float>("confidences", 2, kBlock, Check::kFloat, 1e-4)});
 }
 
-// Draws of every kind of filter; a row whose logits are all minus infinity, and one with NaN.
-void Draw(OpRig& rig) {
-  constexpr int kRows = 9, kVocab = 2560, kDraws = 36;
-  std::vector<float> logits(static_cast<std::size_t>(kRows) * kVocab);
-  for (float& v : logits) v = rig.Normal() * 3;
-  for (int v = 0; v < kVocab; ++v) logits[static_cast<std::size_t>(7 * kVocab + v)] = -INFINITY;
-  for (int v = 0; v < kVocab; v += 3) logits[static_cast<std::size_t>(8 * kVocab + v)] = NAN;
-  for (int v = 0; v < kVocab; v += 2) logits[static_cast<std::size_t>(6 * kVocab + v)] = 4.5f;  // equal ones
-  constexpr backend::SampleParams kKinds[] = {
-      {.temperature = 0},
-      {.temperature = 1.0f},
-      {.temperature = 0.7f, .top_k = 40},
-      {.temperature = 1.0f, .top_p = 0.95f},
-      {.temperature = 1.3f, .top_k = 100, .top_p = 0.8f, .min_p = 0.01f},
-      {.temperature = 0.2f, .min_p = 0.1f},
-  };
-  std::vector<std::int32_t> rows;
-  std::vector<backend::SampleParams> params;
-  for (int i = 0; i < kDraws; ++i) {
-    rows.push_back(i % kRows);
-    params.push_back(kKinds[i / 2 % std::size(kKinds)]);
-    params.back().seed = 1234567890123u + static_cast<std::uint64_t>(i);
-    params.back().position = 100000 + i;
-  }
-  std::vector<std::int32_t> tokens(kDraws);
-  const float* placed = rig.Place(logits);
-  const Status drawn = rig.backend().Draw({.count = kDraws,
-                                           .vocab = kVocab,
-                                           .logits = placed,
-                                           .row_list = rows.data(),
-                                           .params = params.data(),
-                                           .tokens = tokens.data()});
-  CHECK(drawn) << drawn.error().ToString();
-  static_cast<void>(rig.InOut("tokens", tokens, 1, Check::kExact));
-}
-
 std::vector<OpCase> MakeCases() {
   std::vector<OpCase> cases;
   const auto add = [&cases](std::string name, std::function<void(OpRig&)> run) {
@@ -526,7 +490,7 @@ std::vector<OpCase> MakeCases() {
     add(fmt::format("Linear_{}_{}x{}x{}", s.name, s.rows, s.out, s.in),
         [s](OpRig& rig) { Linear(rig, s.format, s.rows, s.out, s.in); });
   }
-  add("Draw", Draw);
+  AddDrawCases(cases);
   add("Embed", Embed);
   add("EngramRows", EngramRows);
   add("Engram_small", [](OpRig& rig) { EngramGatherAndMix(rig, 3, 64); });
@@ -534,7 +498,11 @@ std::vector<OpCase> MakeCases() {
   for (const int part : {0, 1, 2, 3}) {
     add(fmt::format("Mhc_part{}_5x96", part), [part](OpRig& rig) { Mhc(rig, 5, 96, part); });
     add(fmt::format("Mhc_part{}_19x5120", part), [part](OpRig& rig) { Mhc(rig, 19, 5120, part); });
+    // More rows than a block of threads takes, and than a launch of few.
+    add(fmt::format("Mhc_part{}_70x640", part), [part](OpRig& rig) { Mhc(rig, 70, 640, part); });
+    add(fmt::format("Mhc_part{}_1100x96", part), [part](OpRig& rig) { Mhc(rig, 1100, 96, part); });
   }
+  add("Mhc_part0_520x5120", [](OpRig& rig) { Mhc(rig, 520, 5120, 0); });
   add("MeanAndGather", MeanAndGather);
   add("AttnIn_small", [](OpRig& rig) { AttnIn(rig, {{0, 3}, {70, 6}}, 64, 64, 2); });
   add("AttnIn_rows1000", [](OpRig& rig) { AttnIn(rig, {{0, 900}, {7, 100}}, 64, 1024, 2); });
@@ -564,6 +532,10 @@ std::vector<OpCase> MakeCases() {
   add("Attention_window", [](OpRig& rig) { Attention(rig, {{0, 5}, {200, 3}, {126, 4}}, 2, 0, 1, false); });
   add("Attention_entries", [](OpRig& rig) { Attention(rig, {{0, 3}, {77, 2}, {400, 140}}, 4, 32, 2, true); });
   add("Attention_rows70", [](OpRig& rig) { Attention(rig, {{0, 40}, {300, 30}}, 40, 64, 1, true); });
+  add("Attention_heads72", [](OpRig& rig) { Attention(rig, {{0, 3}, {77, 2}, {400, 20}}, 72, 32, 2, true); });
+  add("Attention_short", [](OpRig& rig) {
+    Attention(rig, {{0, 60}, {1, 60}, {0, 63}, {9, 50}, {2, 60}}, 33, 0, 1, true);
+  });
   add("Attention_true", [](OpRig& rig) { Attention(rig, {{3000, 2}, {600, 1}}, 64, 512, 1, false); });
   add("AttnOut_small", [](OpRig& rig) { AttnOut(rig, 3, 2, 512, 32, 64); });
   add("AttnOut_rows1100", [](OpRig& rig) { AttnOut(rig, 1100, 4, 128, 256, 1024); });
@@ -579,8 +551,9 @@ std::vector<OpCase> MakeCases() {
   add("Head_small", [](OpRig& rig) { Head(rig, 77, 64); });
   add("Head_wide", [](OpRig& rig) { Head(rig, 2000, 5120); });
   add("Head_tiled_true", [](OpRig& rig) { Head(rig, 32768, 1024); });
-  add("Draft_early", [](OpRig& rig) { Draft(rig, 60, 128); });
-  add("Draft_late", [](OpRig& rig) { Draft(rig, 333, 128); });
+  add("Draft_early", [](OpRig& rig) { Draft(rig, 60, 128, 3); });
+  add("Draft_late", [](OpRig& rig) { Draft(rig, 333, 128, 3); });
+  add("Draft_heads40", [](OpRig& rig) { Draft(rig, 333, 128, 40); });
   return cases;
 }
 

@@ -18,4 +18,7 @@ struct OpCase {
 
 [[nodiscard]] const std::vector<OpCase>& OpCases();
 
+// Draws, for OpCases.
+void AddDrawCases(std::vector<OpCase>& cases);
+
 }  // namespace galley::conformance

@@ -13,8 +13,8 @@ namespace galley::conformance {
 namespace {
 
 using backend::WeightFormat;
-constexpr int kRowCounts[] = {300, 1, 5, 8, 13, 16, 20, 40, 64, 70, 128, 200};
-constexpr int kRowsMax = 300;
+constexpr int kRowCounts[] = {1100, 1, 5, 8, 13, 16, 20, 40, 64, 70, 128, 200, 300};
+constexpr int kRowsMax = kRowCounts[0];
 
 // The outputs of the smaller row counts are what the first one's begin with.
 void ExpectPrefixes(OpRig& rig, std::size_t outputs_each) {

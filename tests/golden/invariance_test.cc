@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 
 #include "galley/backend/cpu/cpu_backend.h"
 #include "galley/backend/cpu/tile_model.h"
@@ -80,7 +81,8 @@ class Invariance : public testing::TestWithParam<const char*> {
 
 // A model with its own memory; the probe checkpoint has every kind of layer.
 struct Rig {
-  explicit Rig(int threads = 2, Steps steps = Steps::kPlain) : backend(Invariance::MakeBackend(threads, steps)) {
+  explicit Rig(int threads = 2, Steps steps = Steps::kPlain, int slot_count = kSlots, int blocks_each = kBlocksMax)
+      : slots(slot_count), slot_blocks(blocks_each), backend(Invariance::MakeBackend(threads, steps)) {
     auto opened = model::Checkpoint::Open(kProbe);
     EXPECT_TRUE(opened) << opened.error().ToString();
     checkpoint = std::make_unique<model::Checkpoint>(std::move(*opened));
@@ -89,17 +91,18 @@ struct Rig {
     const auto ids = text::BuildCompressedIds(*tokenizer, checkpoint->config().vocab_size).ids;
     auto made = model::Model::Create(*checkpoint, ids, *backend,
                                      {.rows_max = kRowsMax,
-                                      .sequences_max = kSlots,
+                                      .sequences_max = slots,
                                       .logit_rows_max = kRowsMax,
                                       .window_places = 0,
-                                      .seq_len_max = kBlocksMax * backend::kBlockTokens});
+                                      .seq_len_max = slot_blocks * backend::kBlockTokens});
     EXPECT_TRUE(made) << made.error().ToString();
     model = std::move(*made);
-    auto storage = model::StateStorage::Create(*backend, checkpoint->config(), kSlots * kBlocksMax, kSlots);
+    auto storage = model::StateStorage::Create(*backend, checkpoint->config(), slots * slot_blocks, slots);
     EXPECT_TRUE(storage);
     state = std::make_unique<model::StateStorage>(std::move(*storage));
   }
 
+  int slots, slot_blocks;
   std::unique_ptr<backend::Backend> backend;
   std::unique_ptr<model::Checkpoint> checkpoint;
   std::unique_ptr<model::Model> model;
@@ -111,7 +114,7 @@ struct SequenceRun {
   SequenceRun(Rig& in, int slot_index, std::vector<TokenId> tokens, Position floor = 0)
       : rig(in), slot(slot_index), ids(std::move(tokens)), decoder_floor(floor) {
     // Blocks in falling order and interleaved with those of other slots: a table, not a range.
-    for (int b = 0; b < kBlocksMax; ++b) blocks.push_back((kBlocksMax - 1 - b) * kSlots + slot_index);
+    for (int b = rig.slot_blocks; b-- > 0;) blocks.push_back(b * rig.slots + slot_index);
   }
 
   // The next `rows` rows; logits are asked for every row that runs the decoder.
@@ -309,6 +312,55 @@ TEST_P(Invariance, RepeatedStepsEqualPlainOnes) {
   }
   for (std::size_t i = 0; i < kSlots; ++i) EXPECT_TRUE(SameBits(logits[0][i], logits[1][i])) << "sequence " << i;
   EXPECT_EQ(history[0], history[1]);
+}
+
+// Sequences of many lengths decode one row each, in steps of every number of them: 1 to 256 on a GPU, where other
+// kernels run for other numbers. A row that runs again writes what it wrote, so every step starts from the same state.
+TEST_P(Invariance, NumberOfRowsDoesNotMatter) {
+  const bool gpu = std::string_view(GetParam()).starts_with("cuda");
+  const int sequences = gpu ? 256 : 17;
+  std::vector<int> sizes = {1, 2, 3, 5, 8, 13, 16, 17};
+  if (gpu) sizes.insert(sizes.end(), {31, 32, 33, 64, 65, 80, 128, 129, 255, 256});
+  std::vector<std::vector<float>> alone;
+  for (const Steps steps : {Steps::kPlain, Steps::kRepeated}) {
+    Rig rig(2, steps, sequences, 2);
+    if (gpu && steps == Steps::kPlain) {
+      sizes.resize(256);
+      std::iota(sizes.begin(), sizes.end(), 1);
+    }
+    std::vector<SequenceRun> runs;
+    for (int i = 0; i < sequences; ++i) {
+      const auto length = static_cast<std::size_t>(1 + i * 37 % 150);
+      runs.emplace_back(rig, i, RandomIds(length, static_cast<std::uint32_t>(40 + i)));
+      runs.back().Alone(length);
+      runs.back().ids.push_back(7 + i);
+    }
+    const auto decode = [&](int first, int rows) {
+      std::vector<model::SequenceInput> inputs;
+      for (int i = 0; i < rows; ++i) {
+        SequenceRun& run = runs[static_cast<std::size_t>((first + i) % sequences)];
+        inputs.push_back(run.Next(1));
+        --run.done;
+      }
+      const auto result = rig.model->Forward(inputs, *rig.state);
+      CHECK(result) << result.error().ToString();
+      const auto vocab = static_cast<std::size_t>(rig.checkpoint->config().vocab_size);
+      std::vector<std::vector<float>> logits(static_cast<std::size_t>(rows), std::vector<float>(vocab));
+      for (std::size_t i = 0; i < logits.size(); ++i) {
+        CHECK(rig.backend->CopyToHost(logits[i].data(), *result + i * vocab, vocab * sizeof(float))) << "row " << i;
+      }
+      return logits;
+    };
+    for (int i = 0; i < sequences && steps == Steps::kPlain; ++i) alone.push_back(decode(i, 1)[0]);
+    for (const int rows : sizes) {
+      const int first = rows * 11;
+      const std::vector<std::vector<float>> together = decode(first, rows);
+      for (std::size_t i = 0; i < together.size(); ++i) {
+        const std::size_t sequence = (static_cast<std::size_t>(first) + i) % alone.size();
+        ASSERT_TRUE(SameBits(together[i], alone[sequence])) << "sequence " << sequence << " in a step of " << rows;
+      }
+    }
+  }
 }
 
 TEST_P(Invariance, ThreadsDoNotMatter) {

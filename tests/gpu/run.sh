@@ -11,7 +11,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build=${BUILD:-build/cuda}
 programs=(galley tests/conformance/conformance_cuda_test tests/golden/invariance_cuda_test tests/golden/golden_cuda_test
-  tests/golden/golden_slow_cuda_test tests/golden/placement_cuda_test)
+  tests/golden/golden_slow_cuda_test tests/golden/placement_cuda_test tests/golden/device_draws_cuda_test)
 if [[ ${1:-} == pack ]]; then
   stripped=$(mktemp -d)
   mkdir -p "$2"
@@ -93,13 +93,14 @@ part bench_layer 60 '\|' "$galley" bench layers --backend cuda
 part graphs 60 'graphs|token|^ ' tests/gpu/run.sh compare_graphs
 part placement 60 '' "$build/tests/golden/placement_cuda_test"
 part golden 60 '' "$build/tests/golden/golden_cuda_test"
+part device_draws 30 '' "$build/tests/golden/device_draws_cuda_test"
 part bench_kernels 120 '\|' "$galley" bench kernels --backend cuda --only moe --only dense --only attention --prefill-rows 0
 part conformance_forms 90 '' "$conformance" --gtest_filter='*/cuda_stream_*:*/cuda_split_*'
 part golden_slow 90 '' "$build/tests/golden/golden_slow_cuda_test"
 part memcheck 120 '' compute-sanitizer --tool memcheck --error-exitcode 1 "$conformance" \
   --gtest_filter='ConformanceOfForms*:*Draw*'
 part bench_slice 60 '\|' "$galley" bench slice --backend cuda
-part bench_rest 90 '\|' "$galley" bench kernels --backend cuda --only mhc --only index
+part bench_rest 90 '\|' "$galley" bench kernels --backend cuda --only mhc --only index --only draw
 part bench_placement 60 '\|' "$galley" bench kernels --backend cuda --only placement
 part bench_attention 60 'prefill|8192' "$galley" bench kernels --backend cuda --only attention
 if [[ ${SANITIZE:-0} == 1 ]]; then

@@ -339,14 +339,15 @@ struct HeadArgs {
   float* logits = nullptr;  // [count][V]
 };
 
-// Tokens drawn from rows of logits by the rule of sampling.h. The result is in host memory when the call returns.
+// Tokens drawn from rows of logits by the rule of sampling.h. The result is in host memory when the call returns; so is
+// everything but the logits.
 struct DrawArgs {
   int count = 0;
   int vocab = 0;
-  const float* logits = nullptr;           // [rows][vocab]
-  const std::int32_t* row_list = nullptr;  // [count], in host memory: which row each draw is from
-  const SampleParams* params = nullptr;    // [count], in host memory
-  std::int32_t* tokens = nullptr;          // [count], in host memory; -1: the row has no next token
+  const float* logits = nullptr;          // [rows][vocab]; they stay as they are
+  const DrawRequest* requests = nullptr;  // [count]
+  DrawnToken* drawn = nullptr;            // [count]
+  RankedToken* ranked = nullptr;          // [count][kAlternativesMax]; null when no request asks for alternatives
 };
 
 // out[i] = in[row_list[i]]; rows of `row_bytes` bytes.

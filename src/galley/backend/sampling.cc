@@ -166,6 +166,32 @@ void Filter(std::span<const float> logits, double largest, const SampleParams& p
 
 }  // namespace
 
+void ChangeRow(std::span<const float> logits, const RowChanges& changes, std::vector<float>& changed) {
+  const auto bit = [](const std::uint32_t* words, std::size_t i) { return (words[i / 32] >> (i % 32) & 1u) != 0; };
+  const auto repetition = [&](std::size_t i) {
+    return changes.repeated != nullptr && bit(changes.repeated, i) ? changes.repetition : 1.0f;
+  };
+  changed.assign(logits.begin(), logits.end());
+  if (changes.repeated != nullptr) {
+    for (std::size_t i = 0; i < changed.size(); ++i) {
+      if (bit(changes.repeated, i)) changed[i] = ChangedLogit(logits[i], changes.repetition, {});
+    }
+  }
+  for (const LogitChange& change : changes.logits) {
+    const auto i = static_cast<std::size_t>(change.id);
+    changed[i] = ChangedLogit(logits[i], repetition(i), change);
+  }
+  if (changes.allowed == nullptr) return;
+  for (std::size_t first = 0; first < changed.size(); first += 32) {
+    const std::uint32_t word = changes.allowed[first / 32];
+    if (word == 0xFFFFFFFFu) continue;
+    const std::size_t end = std::min(first + 32, changed.size());
+    for (std::size_t i = first; i < end; ++i) {
+      if ((word >> (i % 32) & 1u) == 0) changed[i] = -std::numeric_limits<float>::infinity();
+    }
+  }
+}
+
 double SampleNoise(std::uint64_t seed, Position position, TokenId id, NoiseStream stream) {
   return ToNoise(Uniform(seed, position, static_cast<std::uint32_t>(id), stream));
 }

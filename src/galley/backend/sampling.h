@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a token is chosen from one row of logits: the rule that every backend implements, written for the host. Pure.
 //
-// Order: temperature, min-p, top-k, top-p (over what top-k left, renormalised), draw. Ties go to the lower id. The draw
-// is Gumbel-max with noise that depends on (seed, position, token id) and nothing else, so it does not change with the
-// batch, with filters that other requests use, or with how often one has drawn before.
+// Order: changes of the request (RowChanges), temperature, min-p, top-k, top-p (over what top-k left, renormalised),
+// draw. Ties go to the lower id. The draw is Gumbel-max with noise that depends on (seed, position, token id) and
+// nothing else, so it does not change with the batch, with filters that other requests use, or with how often one has
+// drawn before.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,53 @@ struct SampleParams {
   float min_p = 0.0f;
   std::uint64_t seed = 0;
   Position position = 0;  // of the token that is drawn
+};
+
+// What a request changes of one token's logit.
+struct LogitChange {
+  TokenId id = 0;
+  float bias = 0;     // added
+  float penalty = 0;  // subtracted, after the repetition penalty
+};
+// What a request changes of a row of logits before anything else: of each token the bias, then the repetition penalty,
+// which divides positive logits and multiplies others, then the other penalties; and tokens that may not come.
+struct RowChanges {
+  // Bits, of token i bit i mod 32 of word i / 32; [MaskWords(vocab)].
+  const std::uint32_t* allowed = nullptr;   // tokens that may come; null: all
+  const std::uint32_t* repeated = nullptr;  // that the repetition penalty is for; null: none
+  float repetition = 1;
+  std::span<const LogitChange> logits;  // of different tokens
+
+  [[nodiscard]] bool empty() const { return allowed == nullptr && repeated == nullptr && logits.empty(); }
+};
+[[nodiscard]] constexpr std::size_t MaskWords(int vocab_size) {
+  return (static_cast<std::size_t>(vocab_size) + 31) / 32;
+}
+// Of one logit before and after; `repetition` is 1 for tokens that were not seen.
+[[nodiscard]] constexpr float ChangedLogit(float logit, float repetition, const LogitChange& change) {
+  logit += change.bias;
+  logit = logit > 0 ? logit / repetition : logit * repetition;
+  return logit - change.penalty;
+}
+// The row with everything applied, in `changed`.
+void ChangeRow(std::span<const float> logits, const RowChanges& changes, std::vector<float>& changed);
+
+inline constexpr int kAlternativesMax = 20;
+inline constexpr TokenId kNothingLeft = -1;  // the changes leave no token
+inline constexpr TokenId kBrokenRow = -2;    // no logit is a number above minus infinity
+
+// A draw from row `row` of some logits.
+struct DrawRequest {
+  std::int32_t row = 0;
+  SampleParams params;
+  RowChanges changes;
+  TokenId given = -1;  // not negative: nothing is drawn, this token's log-probability is asked for
+  // Log-probabilities are those of the row as it is, before changes, temperature and filters.
+  int alternatives = -1;  // how many of the most likely tokens to report, up to kAlternativesMax; -1: no logprobs
+};
+struct DrawnToken {
+  TokenId id = 0;  // or kNothingLeft, kBrokenRow
+  float logprob = 0;
 };
 
 // A token that a row can draw, and how likely.

@@ -2,12 +2,13 @@
 #include "galley/engine/banned_words.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace galley::engine {
 namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
+void TakeOut(TokenId id, std::span<std::uint32_t> allowed) {
+  allowed[static_cast<std::size_t>(id) / 32] &= ~(1u << (id % 32));
+}
 
 }  // namespace
 
@@ -45,13 +46,17 @@ Result<BannedWords> BannedWords::Create(std::span<const std::string> words, cons
   return banned;
 }
 
-void BannedWords::Apply(std::span<const TokenId> output, std::span<float> logits, std::string& tail) const {
+void BannedWords::Apply(std::span<const TokenId> output, std::span<const TokenId> drafts,
+                        std::span<std::uint32_t> allowed, std::string& tail) const {
   if (empty()) return;
-  for (const TokenId id : always_) logits[static_cast<std::size_t>(id)] = kNever;
+  for (const TokenId id : always_) TakeOut(id, allowed);
   // The end of the text so far, as much as a word can have before the token that completes it.
   tail.clear();
-  for (auto id = output.rbegin(); id != output.rend() && tail.size() + 1 < longest_; ++id) {
-    const std::string_view bytes = tokens_->BytesOf(*id);
+  const std::size_t tokens = output.size() + drafts.size();
+  for (std::size_t back = 0; back < tokens && tail.size() + 1 < longest_; ++back) {
+    const TokenId id =
+        back < drafts.size() ? drafts[drafts.size() - 1 - back] : output[output.size() - 1 - (back - drafts.size())];
+    const std::string_view bytes = tokens_->BytesOf(id);
     if (bytes.empty()) break;
     tail.insert(0, bytes);
   }
@@ -59,7 +64,7 @@ void BannedWords::Apply(std::span<const TokenId> output, std::span<float> logits
     for (std::size_t done = std::min(tail.size(), word.size() - 1); done > 0; --done) {
       if (!tail.ends_with(std::string_view(word).substr(0, done))) continue;
       for (const auto& [bytes, id] : tokens_->StartingWith(std::string_view(word).substr(done))) {
-        logits[static_cast<std::size_t>(id)] = kNever;
+        TakeOut(id, allowed);
       }
     }
   }

@@ -3,6 +3,7 @@
 // tokens that would complete one are taken out. Immutable once made, so threads may share it. Lengths are bytes.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -39,9 +40,10 @@ class BannedWords {
   [[nodiscard]] static Result<BannedWords> Create(std::span<const std::string> words, const TokensByBytes& tokens);
 
   [[nodiscard]] bool empty() const { return words_.strings().empty(); }
-  // Sets the logits of the tokens that would complete a banned word behind `output` to minus infinity. Control tokens
-  // say nothing, so no word reaches across one. `tail` is scratch.
-  void Apply(std::span<const TokenId> output, std::span<float> logits, std::string& tail) const;
+  // Takes the tokens that would complete a banned word behind `output` and `drafts` out of the mask `allowed`. Control
+  // tokens say nothing, so no word reaches across one. `tail` is scratch.
+  void Apply(std::span<const TokenId> output, std::span<const TokenId> drafts, std::span<std::uint32_t> allowed,
+             std::string& tail) const;
 
  private:
   const TokensByBytes* tokens_ = nullptr;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 
+#include "galley/backend/sampling.h"
 #include "galley/base/error.h"
 #include "galley/base/strong_id.h"
 
@@ -35,11 +36,6 @@ class TokenConstraint {
   [[nodiscard]] virtual bool IsComplete() const = 0;
 };
 
-[[nodiscard]] constexpr std::size_t MaskWords(int vocab_size) {
-  return (static_cast<std::size_t>(vocab_size) + 31) / 32;
-}
-
-// Minus infinity for every token whose bit is not set.
-void ApplyMask(std::span<const std::uint32_t> mask, std::span<float> logits);
+using backend::MaskWords;
 
 }  // namespace galley::engine

@@ -70,6 +70,8 @@ Result<std::shared_ptr<const DrawContext>> Engine::Impl::MakeContext(EngineReque
   context->prompt = std::move(request.prompt_ids);
   context->sampling = request.sampling;
   context->rules = std::move(request.rules);
+  SortBias(context->rules);
+  context->allowed = AllowedMask(context->rules, loaded.config().vocab_size);
   context->prompt_logprobs = request.prompt_logprobs;
   context->report_prefill = request.report_prefill;
   context->min_tokens = request.min_tokens;

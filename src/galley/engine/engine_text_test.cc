@@ -203,8 +203,14 @@ TEST(BannedWordsTest, TakesOutExactlyTheTokensThatWouldCompleteAWord) {
                                       std::string("bc"), std::string(" ")}) {
       const std::vector<TokenId> output = *tokenizer->Encode(before);
       std::string tail = "left from before";
-      std::vector<float> logits(static_cast<std::size_t>(vocab), 0.0f);
-      banned->Apply(output, logits, tail);
+      std::vector<std::uint32_t> allowed(MaskWords(vocab), ~0u);
+      banned->Apply(output, {}, allowed, tail);
+      // Wherever the drafts begin.
+      for (std::size_t drawn = 0; drawn < output.size(); ++drawn) {
+        std::vector<std::uint32_t> drafted(MaskWords(vocab), ~0u);
+        banned->Apply(std::span(output).first(drawn), std::span(output).subspan(drawn), drafted, tail);
+        EXPECT_EQ(drafted, allowed) << before << ", " << drawn << " tokens before the drafts";
+      }
       for (TokenId id = 0; id < vocab; ++id) {
         std::string joined = before + std::string(tokens.BytesOf(id));
         bool completes = false;
@@ -213,7 +219,8 @@ TEST(BannedWordsTest, TakesOutExactlyTheTokensThatWouldCompleteAWord) {
           completes =
               completes || (!tokens.BytesOf(id).empty() && at != std::string::npos && at + word.size() > before.size());
         }
-        EXPECT_EQ(logits[static_cast<std::size_t>(id)] < 0, completes) << before << "|" << tokens.BytesOf(id);
+        const bool taken_out = (allowed[static_cast<std::size_t>(id) / 32] >> (id % 32) & 1u) == 0;
+        EXPECT_EQ(taken_out, completes) << before << "|" << tokens.BytesOf(id);
       }
     }
   }

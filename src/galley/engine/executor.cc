@@ -20,6 +20,7 @@ Executor::Executor(LoadedModel& loaded, const ExecutorOptions& options, std::fun
       drafter_(MakeDrafter(options.speculation.mode, loaded, lookup_chances_)),
       draft_rings_(options.slots, options.snapshots),
       mask_worker_(std::clamp(UsableProcessors() / 4, 1, 4)),
+      change_memory_(loaded.config().vocab_size),
       on_done_(std::move(on_done)),
       steps_(static_cast<std::size_t>(options.steps)) {
   // A table never grows beyond these, so no step has to find memory for it.
@@ -62,13 +63,13 @@ void Executor::ReserveSteps() {
   const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
   logits_.reserve(logit_rows * vocab);
   changed_.reserve(vocab);
+  change_memory_.Reserve();
   if (options_.speculation.mode == SpeculationMode::kRejection) draft_logits_.reserve(rows_each * vocab);
   mask_jobs_.reserve(slots);
   mask_of_.reserve(slots);
   if (loaded_.backend().draws()) {
     drawn_.reserve(slots * rows_each);
-    drawn_rows_.reserve(slots * rows_each);
-    drawn_params_.reserve(slots * rows_each);
+    requests_.reserve(slots * rows_each);
   }
 }
 
@@ -255,26 +256,24 @@ Status Executor::RunStep(const StepJob& job, StepOutcome& outcome) {
     ASSIGN_OR_RETURN(model::SequenceInput input, PrefillInput(job, i));
     inputs_.push_back(input);
   }
-  logits_.clear();
-  if (inputs_.empty()) return DrawAll(job, logits_, outcome);
+  if (inputs_.empty()) return DrawAll(job, outcome);
   StartMasks(job);
   KeepRings(job);
   const auto forward_begin = std::chrono::steady_clock::now();
   const Result<const float*> ran = loaded_.model().Forward(inputs_, loaded_.state());
   const auto forward_end = std::chrono::steady_clock::now();
   mask_worker_.Wait();
-  ASSIGN_OR_RETURN(const float* device, ran);
+  ASSIGN_OR_RETURN(device_logits_, ran);
   std::size_t rows = 0;
   for (const model::SequenceInput& input : inputs_) rows += static_cast<std::size_t>(input.logit_rows);
-  drawn_.clear();
   const auto draw_begin = std::chrono::steady_clock::now();
   if (DrawsOnDevice(job)) {
-    RETURN_IF_ERROR(DrawOnDevice(job, device));
+    RETURN_IF_ERROR(DrawOnDevice(job));
   } else {
     logits_.resize(rows * static_cast<std::size_t>(loaded_.config().vocab_size));
-    RETURN_IF_ERROR(loaded_.backend().CopyToHost(logits_.data(), device, logits_.size() * sizeof(float)));
+    RETURN_IF_ERROR(loaded_.backend().CopyToHost(logits_.data(), device_logits_, logits_.size() * sizeof(float)));
   }
-  RETURN_IF_ERROR(DrawAll(job, logits_, outcome));
+  RETURN_IF_ERROR(DrawAll(job, outcome));
   const auto microseconds = [](auto from, auto to) {
     return std::chrono::duration<double, std::micro>(to - from).count();
   };
@@ -284,9 +283,7 @@ Status Executor::RunStep(const StepJob& job, StepOutcome& outcome) {
 }
 
 Status Executor::ScorePrompts(const StepJob& job, std::size_t first_prompt, StepOutcome& outcome) {
-  const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
   const int batch = loaded_.model().options().logit_rows_max;
-  std::vector<float>& logits = logits_;  // those of the draws are not needed any more
   for (const StepJob::Scoring& scoring : job.scorings) {
     const sched::SequenceRows& rows = job.plan.prefill[scoring.prefill];
     const std::vector<TokenId>& prompt = scoring.context->prompt;
@@ -297,13 +294,9 @@ Status Executor::ScorePrompts(const StepJob& job, std::size_t first_prompt, Step
     for (int first = 0; first < count; first += batch) {
       const int some = std::min(batch, count - first);
       ASSIGN_OR_RETURN(const float* device, loaded_.model().RowLogits(sequence, first, some, loaded_.state()));
-      logits.resize(static_cast<std::size_t>(some) * vocab);
-      RETURN_IF_ERROR(loaded_.backend().CopyToHost(logits.data(), device, logits.size() * sizeof(float)));
-      for (int i = 0; i < some; ++i) {
-        scores.event.tokens.push_back(Scored(std::span(logits).subspan(static_cast<std::size_t>(i) * vocab, vocab),
-                                             prompt[static_cast<std::size_t>(rows.begin + first + i) + 1],
-                                             scoring.context->prompt_logprobs));
-      }
+      const auto tokens =
+          std::span(prompt).subspan(static_cast<std::size_t>(rows.begin + first) + 1, static_cast<std::size_t>(some));
+      RETURN_IF_ERROR(ScoreRows(device, tokens, scoring.context->prompt_logprobs, scores.event));
     }
     if (count > 0) outcome.scores.push_back(std::move(scores));
   }

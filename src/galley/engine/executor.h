@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "galley/backend/ops.h"
 #include "galley/engine/banned_words.h"
 #include "galley/engine/draft_rings.h"
 #include "galley/engine/engine.h"
@@ -31,7 +32,8 @@ namespace galley::engine {
 struct DrawContext {
   std::vector<TokenId> prompt;
   SamplingParams sampling;
-  LogitRules rules;
+  LogitRules rules;                    // biases sorted
+  std::vector<std::uint32_t> allowed;  // AllowedMask of them
   int prompt_logprobs = -1;
   bool report_prefill = false;
   int min_tokens = 0;
@@ -139,6 +141,7 @@ class Executor {
   // What a sequence has drawn so far; a preempted one keeps it until it resumes or another takes its id.
   struct History {
     std::vector<TokenId> output;
+    TokenUse use;
     std::shared_ptr<TokenConstraint> constraint;
     bool ended = false;  // by a draw; steps planned before that was known run nothing for it
     sched::QuenchState quench = {};
@@ -173,11 +176,11 @@ class Executor {
     std::size_t at = 0;   // in plan.draws
     std::size_t row = 0;  // of the draw's rows
     Position position = 0;
-    std::span<const float> logits;
+    std::size_t logits_row = 0;                // of the step
+    std::optional<std::size_t> drawn = {};     // by the device: where in drawn_; else by the host from logits_
     std::optional<TokenId> draft = {};         // for the same position
     std::span<const float> draft_logits = {};  // that it was drawn from; empty: accepted iff equal
     bool forced = false;                       // the draft counts as drawn
-    std::optional<TokenId> drawn = {};         // by the device, -1 being nothing; there are no logits then
   };
 
   // executor_draw.cc
@@ -203,36 +206,50 @@ class Executor {
   void ReportStep(const StepJob& job, double forward_us, double sampler_us, StepOutcome& outcome);
   // Masks of the step's draws are asked for.
   void StartMasks(const StepJob& job);
-  // Whether the backend can draw the step's tokens, so that only they come back: nothing changes logits or asks for
-  // them.
+  // Whether the backend draws the step's tokens, so that only they come back, and not the logits.
   [[nodiscard]] bool DrawsOnDevice(const StepJob& job) const;
-  // Draws every row of the step, drafts being guessed right, into drawn_. `logits` as below, on the device.
-  [[nodiscard]] Status DrawOnDevice(const StepJob& job, const float* logits);
-  // `logits` are those of the verify rows of each decode sequence, then one row of each prompt that ends; empty
-  // when drawn_ is there.
-  [[nodiscard]] Status DrawAll(const StepJob& job, const std::vector<float>& logits, StepOutcome& outcome);
-  // Draws one sequence's tokens until a draft is not what comes, and reports them.
-  // `first_draw`: of its rows in drawn_, when that is there.
-  [[nodiscard]] Status DrawVerified(const StepJob& job, std::size_t decode, std::span<const float> logits,
-                                    std::size_t first_draw, StepOutcome& outcome);
-  // Place for the mask of a row whose sequence is constrained.
+  // Calls visit(draw, row, history, drafts before the row) for every row of the step that can be drawn from: the verify
+  // rows of each decode sequence, then the last one of each prompt that ends, once for each of its draws. The logits
+  // have the same order, those of a prompt once.
+  template <typename Visit>
+  void ForRows(const StepJob& job, Visit&& visit);
+  // Draws every row of the step, drafts being guessed right, into drawn_.
+  [[nodiscard]] Status DrawOnDevice(const StepJob& job);
+  // From logits_, or what is in drawn_.
+  [[nodiscard]] Status DrawAll(const StepJob& job, StepOutcome& outcome);
+  // Draws one sequence's tokens until a draft is not what comes, and reports them. `first`: of its rows.
+  [[nodiscard]] Status DrawVerified(const StepJob& job, std::size_t decode, std::size_t first, StepOutcome& outcome);
+  [[nodiscard]] std::span<const float> LogitsOf(const RowDraw& row) const;
+  // Place for the mask of a row whose sequence is constrained; empty for others.
   [[nodiscard]] std::span<std::uint32_t> MaskOf(const RowDraw& row);
-  // The row's logits with everything applied that changes them: `mask`, where there is one, and the rules of the
-  // request. `row.logits` itself when there is nothing to change.
-  [[nodiscard]] std::span<const float> ChangedLogits(const StepJob::Draw& draw, const RowDraw& row,
-                                                     std::span<const TokenId> output,
-                                                     std::span<const std::uint32_t> mask);
-  [[nodiscard]] std::optional<TokenId> Choose(const StepJob::Draw& draw, const RowDraw& row,
-                                              std::span<const float> logits);
-  [[nodiscard]] static Error NothingLeft(const RowDraw& row);
-  [[nodiscard]] Result<GeneratedToken> DrawOne(const StepJob::Draw& draw, const RowDraw& row, const History& history);
-  // The token with its log-probability and those of `top` alternatives.
+  // Whether that place holds the constraint's mask, and whether it needs none.
+  [[nodiscard]] bool IsMasked(const RowDraw& row) const;
+  [[nodiscard]] bool IsOpen(const RowDraw& row) const;
+  // Everything that changes the row's logits behind the history's output and `drafts`; with `masked` the mask of the
+  // constraint. In memory of change_memory_ and of the row's mask.
+  [[nodiscard]] backend::RowChanges ChangesOf(const StepJob::Draw& draw, const RowDraw& row, const History& history,
+                                              std::span<const TokenId> drafts, bool masked);
+  [[nodiscard]] backend::DrawRequest RequestOf(const StepJob::Draw& draw, const RowDraw& row, const History& history,
+                                               std::span<const TokenId> drafts, bool masked);
+  // Draws requests_ from logits on the device into drawn_ and ranked_.
+  [[nodiscard]] Status RunRequests(const float* logits);
+  // Draws the row another time into its place, with the mask of its constraint.
+  [[nodiscard]] Status DrawAgain(const StepJob::Draw& draw, const RowDraw& row, const History& history);
+  // A draw of the row that the step is at: kNothingLeft or kBrokenRow when there is none.
+  [[nodiscard]] TokenId Choose(const StepJob::Draw& draw, const RowDraw& row, const backend::DrawRequest& request);
+  [[nodiscard]] static Error NothingLeft(TokenId why, Position position);
+  [[nodiscard]] Result<GeneratedToken> DrawOne(const StepJob::Draw& draw, RowDraw row, const History& history);
+  // The token with its log-probability and those of `top` alternatives, from logits on the host.
   [[nodiscard]] GeneratedToken Scored(std::span<const float> logits, TokenId id, int top);
+  // The same of a token that the device drew, or was given.
+  [[nodiscard]] GeneratedToken Delivered(std::size_t drawn, int top) const;
   // Draws, and enters the token into history and outcome; whether it ends the sequence.
   bool DrawInto(const StepJob::Draw& draw, const RowDraw& row, History& history, StepOutcome& outcome);
   // Log-probabilities of prompt tokens: logits of all rows of the chunks that ask for it, a few at a time, in the
   // memory of the draws' logits, which are not needed any more. `first_prompt` is the first prompt's place in the step.
   [[nodiscard]] Status ScorePrompts(const StepJob& job, std::size_t first_prompt, StepOutcome& outcome);
+  // The same of some rows, whose logits are on the device: scores of `tokens`.
+  [[nodiscard]] Status ScoreRows(const float* logits, std::span<const TokenId> tokens, int top, PromptEvent& event);
 
   LoadedModel& loaded_;
   std::vector<std::vector<std::int32_t>> tables_;  // [slots] block ids
@@ -263,18 +280,19 @@ class Executor {
   std::vector<MaskJob> mask_jobs_;                             // of the step
   std::vector<int> mask_of_;                                   // [draws of the step] in mask_jobs_; -1: unconstrained
   std::vector<std::uint32_t> mask_words_;                      // of all of mask_jobs_
-  std::vector<float> changed_;                                 // scratch of ChangedLogits
-  TokenCounts counts_;                                         // likewise
-  std::string tail_;                                           // likewise
+  ChangeMemory change_memory_;                                 // of requests_, or of one row
+  std::vector<float> changed_;                                 // scratch of Choose
+  std::string tail_;                                           // scratch of ChangesOf
   std::vector<float> draft_logits_;                            // scratch of DrawVerified
   std::vector<float> sorted_;                                  // scratch of ChooseLengths
   std::vector<model::SequenceInput> inputs_;                   // of the step
   std::vector<float> logits_;                                  // of the step, on the host
   std::vector<backend::TokenChance> chances_, draft_chances_;  // scratch of Choose
   std::vector<backend::RankedToken> ranked_;                   // scratch of Scored
-  std::vector<std::int32_t> drawn_;       // of the step, by the device: draws of decode rows, then of prompts' ends
-  std::vector<std::int32_t> drawn_rows_;  // of the step: the row of each
-  std::vector<backend::SampleParams> drawn_params_;
+  const float* device_logits_ = nullptr;                       // of the step
+  std::vector<backend::DrawRequest> requests_;
+  std::vector<backend::DrawnToken> drawn_;          // of each of requests_
+  std::vector<backend::RankedToken> ranked_draws_;  // [requests_][kAlternativesMax], if one asks for any
 
   std::function<void()> on_done_;
   std::mutex mutex_;

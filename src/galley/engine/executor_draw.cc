@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 
 #include "galley/backend/sampling.h"
 #include "galley/base/check.h"
@@ -13,8 +12,6 @@
 
 namespace galley::engine {
 namespace {
-
-using Mask = std::span<const std::uint32_t>;
 
 // Rows of its rings that the draft head needs at least, where there are as many.
 constexpr Position kRingRowsLeast = 32;
@@ -41,15 +38,48 @@ GeneratedToken Executor::Scored(std::span<const float> logits, TokenId id, int t
   return token;
 }
 
+GeneratedToken Executor::Delivered(std::size_t drawn, int top) const {
+  GeneratedToken token{.id = drawn_[drawn].id, .logprob = drawn_[drawn].logprob, .alternatives = {}};
+  for (std::size_t i = 0; i < static_cast<std::size_t>(top); ++i) {
+    const backend::RankedToken& ranked = ranked_draws_[drawn * backend::kAlternativesMax + i];
+    if (ranked.id >= 0) token.alternatives.push_back({.id = ranked.id, .logprob = ranked.logprob});
+  }
+  return token;
+}
+
+Status Executor::ScoreRows(const float* logits, std::span<const TokenId> tokens, int top, PromptEvent& event) {
+  if (loaded_.backend().draws()) {
+    requests_.clear();
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      requests_.push_back(
+          {.row = static_cast<std::int32_t>(i), .params = {}, .changes = {}, .given = tokens[i], .alternatives = top});
+    }
+    RETURN_IF_ERROR(RunRequests(logits));
+    for (std::size_t i = 0; i < tokens.size(); ++i) event.tokens.push_back(Delivered(i, top));
+    return {};
+  }
+  const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
+  logits_.resize(tokens.size() * vocab);
+  RETURN_IF_ERROR(loaded_.backend().CopyToHost(logits_.data(), logits, logits_.size() * sizeof(float)));
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    event.tokens.push_back(Scored(std::span(logits_).subspan(i * vocab, vocab), tokens[i], top));
+  }
+  return {};
+}
+
 void Executor::StartHistories(const StepJob& job) {
   for (std::size_t at = 0; at < job.draws.size(); ++at) {
     const StepJob::Draw& draw = job.draws[at];
     if (!draw.first) continue;
     const auto& constraint = draw.context->constraint;
     History& history = histories_[job.plan.draws[at]];
-    history = {.output = {}, .constraint = constraint == nullptr ? nullptr : constraint->Clone(), .ended = false};
     // Of all tokens at once, so that no step has to find memory for them; steps planned ahead may add a few.
-    history.output.reserve(static_cast<std::size_t>(draw.context->tokens_most + 4 * (kDraftTokensMax + 1)));
+    const int tokens_most = draw.context->tokens_most + 4 * (kDraftTokensMax + 1);
+    history = {.output = {},
+               .use = TokenUse(draw.context->rules, draw.context->prompt, loaded_.config().vocab_size, tokens_most),
+               .constraint = constraint == nullptr ? nullptr : constraint->Clone(),
+               .ended = false};
+    history.output.reserve(static_cast<std::size_t>(tokens_most));
   }
 }
 
@@ -271,74 +301,96 @@ void Executor::StartMasks(const StepJob& job) {
 
 bool Executor::DrawsOnDevice(const StepJob& job) const {
   if (!loaded_.backend().draws() || options_.speculation.mode == SpeculationMode::kRejection) return false;
-  const auto plain = [](const StepJob::Draw& draw) {
-    const DrawContext& c = *draw.context;
-    return c.constraint == nullptr && c.banned_words.empty() && !HasRules(c.rules) && c.min_tokens == 0 &&
-           c.sampling.top_logprobs < 0;
-  };
-  return std::ranges::all_of(job.draws, plain);
+  // A draft that counts as drawn is not the token that the device would tell the log-probability of.
+  if (options_.speculation.fixed_accepted < 0) return true;
+  return std::ranges::all_of(job.draws,
+                             [](const StepJob::Draw& draw) { return draw.context->sampling.top_logprobs < 0; });
 }
 
-Status Executor::DrawOnDevice(const StepJob& job, const float* logits) {
-  drawn_rows_.clear();
-  drawn_params_.clear();
-  std::int32_t row = 0;
+template <typename Visit>
+void Executor::ForRows(const StepJob& job, Visit&& visit) {
+  std::size_t logits_row = 0;
   for (std::size_t i = 0; i < job.plan.decode.size(); ++i) {
-    const StepJob::Draw& draw = job.draws[static_cast<std::size_t>(job.plan.decode[i].first_draw)];
-    for (std::size_t j = 0; j < verifies_[i].tokens.size(); ++j) {
-      drawn_rows_.push_back(row++);
-      drawn_params_.push_back(ParamsOf(draw, verifies_[i].begin + static_cast<Position>(j) + 1));
+    const auto at = static_cast<std::size_t>(job.plan.decode[i].first_draw);
+    const Verify& verify = verifies_[i];
+    for (std::size_t j = 0; j < verify.tokens.size(); ++j) {
+      const RowDraw row{
+          .at = at, .row = j, .position = verify.begin + static_cast<Position>(j) + 1, .logits_row = logits_row++};
+      visit(job.draws[at], row, histories_.at(job.plan.draws[at]), verify.drafts().first(j));
     }
   }
   for (const sched::SequenceRows& rows : job.plan.prefill) {
     if (rows.draws == 0) continue;
     for (int i = 0; i < rows.draws; ++i) {
-      drawn_rows_.push_back(row);
-      drawn_params_.push_back(ParamsOf(job.draws[static_cast<std::size_t>(rows.first_draw + i)], rows.end()));
+      const auto at = static_cast<std::size_t>(rows.first_draw + i);
+      const RowDraw row{.at = at, .row = 0, .position = rows.end(), .logits_row = logits_row};
+      visit(job.draws[at], row, histories_.at(job.plan.draws[at]), std::span<const TokenId>());
     }
-    ++row;
+    ++logits_row;
   }
-  drawn_.resize(drawn_rows_.size());
-  return loaded_.backend().Draw({.count = static_cast<int>(drawn_rows_.size()),
-                                 .vocab = loaded_.config().vocab_size,
-                                 .logits = logits,
-                                 .row_list = drawn_rows_.data(),
-                                 .params = drawn_params_.data(),
-                                 .tokens = drawn_.data()});
 }
 
-Status Executor::DrawAll(const StepJob& job, const std::vector<float>& logits, StepOutcome& outcome) {
-  const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
+Status Executor::RunRequests(const float* logits) {
+  const bool ranks = std::ranges::any_of(requests_, [](const backend::DrawRequest& r) { return r.alternatives > 0; });
+  drawn_.resize(requests_.size());
+  ranked_draws_.resize(ranks ? requests_.size() * backend::kAlternativesMax : 0);
+  return loaded_.backend().Draw({.count = static_cast<int>(requests_.size()),
+                                 .vocab = loaded_.config().vocab_size,
+                                 .logits = logits,
+                                 .requests = requests_.data(),
+                                 .drawn = drawn_.data(),
+                                 .ranked = ranks ? ranked_draws_.data() : nullptr});
+}
+
+Status Executor::DrawOnDevice(const StepJob& job) {
+  requests_.clear();
+  change_memory_.Clear();
+  ForRows(job, [this](const StepJob::Draw& draw, const RowDraw& row, const History& history,
+                      std::span<const TokenId> drafts) {
+    requests_.push_back(RequestOf(draw, row, history, drafts, IsMasked(row)));
+  });
+  return RunRequests(device_logits_);
+}
+
+Status Executor::DrawAgain(const StepJob::Draw& draw, const RowDraw& row, const History& history) {
+  change_memory_.Clear();
+  const backend::DrawRequest request = RequestOf(draw, row, history, {}, true);
+  return loaded_.backend().Draw(
+      {.count = 1,
+       .vocab = loaded_.config().vocab_size,
+       .logits = device_logits_,
+       .requests = &request,
+       .drawn = &drawn_[*row.drawn],
+       .ranked = ranked_draws_.empty() ? nullptr : &ranked_draws_[*row.drawn * backend::kAlternativesMax]});
+}
+
+Status Executor::DrawAll(const StepJob& job, StepOutcome& outcome) {
+  const bool on_device = DrawsOnDevice(job);
   outcome.done.draws.resize(job.plan.draws.size());
   outcome.drafts.resize(job.plan.draws.size());
-  std::size_t row = 0;
-  const auto logits_of = [&](std::size_t first, std::size_t count) {
-    return logits.empty() ? std::span<const float>() : std::span(logits).subspan(first * vocab, count * vocab);
-  };
+  std::size_t logits_row = 0;
   for (std::size_t i = 0; i < job.plan.decode.size(); ++i) {
-    const std::size_t rows = verifies_[i].tokens.size();
-    RETURN_IF_ERROR(DrawVerified(job, i, logits_of(row, rows), row, outcome));
-    row += rows;
+    RETURN_IF_ERROR(DrawVerified(job, i, logits_row, outcome));
+    logits_row += verifies_[i].tokens.size();
   }
-  std::size_t draw_number = row;  // in drawn_
+  std::size_t number = logits_row;  // in drawn_
   for (const sched::SequenceRows& rows : job.plan.prefill) {
     if (rows.draws == 0) continue;
-    const std::span<const float> row_logits = logits_of(row++, 1);
     for (int i = 0; i < rows.draws; ++i) {
       const auto at = static_cast<std::size_t>(rows.first_draw + i);
       sched::DrawResult& result = outcome.done.draws[at];
       result = {
           .sequence = job.plan.draws[at], .first = static_cast<int>(outcome.tokens.size()), .count = 1, .stop = false};
-      RowDraw draw{.at = at, .row = 0, .position = rows.end(), .logits = row_logits};
-      if (!drawn_.empty()) draw.drawn = drawn_[draw_number++];
-      result.stop = DrawInto(job.draws[at], draw, histories_.at(job.plan.draws[at]), outcome);
+      RowDraw row{.at = at, .row = 0, .position = rows.end(), .logits_row = logits_row};
+      if (on_device) row.drawn = number++;
+      result.stop = DrawInto(job.draws[at], row, histories_.at(job.plan.draws[at]), outcome);
     }
+    ++logits_row;
   }
   return {};
 }
 
-Status Executor::DrawVerified(const StepJob& job, std::size_t decode, std::span<const float> logits,
-                              std::size_t first_draw, StepOutcome& outcome) {
+Status Executor::DrawVerified(const StepJob& job, std::size_t decode, std::size_t first, StepOutcome& outcome) {
   const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
   const sched::SequenceRows& rows = job.plan.decode[decode];
   const Verify& verify = verifies_[decode];
@@ -356,16 +408,13 @@ Status Executor::DrawVerified(const StepJob& job, std::size_t decode, std::span<
   const double fixed = options_.speculation.fixed_accepted;
   const bool forces = fixed >= 0 && history.constraint == nullptr;
   const int forced = forces ? FixedAccepted(fixed, draw.context->sampling.seed, verify.begin) : 0;
-  const int first = static_cast<int>(outcome.tokens.size());
+  const bool on_device = DrawsOnDevice(job);
   sched::DrawResult& result = outcome.done.draws[at];
-  result = {.sequence = rows.sequence, .first = first, .count = 0, .stop = false};
+  result = {.sequence = rows.sequence, .first = static_cast<int>(outcome.tokens.size()), .count = 0, .stop = false};
   int accepted = 0;
   for (std::size_t i = 0; i < verify.tokens.size(); ++i) {
-    RowDraw row{.at = at,
-                .row = i,
-                .position = verify.begin + static_cast<Position>(i) + 1,
-                .logits = logits.empty() ? logits : logits.subspan(i * vocab, vocab)};
-    if (!drawn_.empty()) row.drawn = drawn_[first_draw + i];
+    RowDraw row{.at = at, .row = i, .position = verify.begin + static_cast<Position>(i) + 1, .logits_row = first + i};
+    if (on_device) row.drawn = first + i;
     if (i < drafts.size()) {
       row.draft = drafts[i];
       if (!draft_logits.empty()) row.draft_logits = draft_logits.subspan(i * vocab, vocab);
@@ -401,6 +450,7 @@ bool Executor::DrawInto(const StepJob::Draw& draw, const RowDraw& row, History& 
   Result<GeneratedToken> token = DrawOne(draw, row, history);
   const TokenId id = token ? token->id : 0;  // a failed draw ends its own sequence and no other
   history.output.push_back(id);
+  history.use.Add(id);
   const std::vector<TokenId>& stops = draw.context->stop_ids;
   const bool complete = history.constraint != nullptr && history.constraint->IsComplete();
   history.ended = !token || complete || std::find(stops.begin(), stops.end(), id) != stops.end();
@@ -409,79 +459,123 @@ bool Executor::DrawInto(const StepJob::Draw& draw, const RowDraw& row, History& 
   return history.ended;
 }
 
+std::span<const float> Executor::LogitsOf(const RowDraw& row) const {
+  const auto vocab = static_cast<std::size_t>(loaded_.config().vocab_size);
+  return std::span(logits_).subspan(row.logits_row * vocab, vocab);
+}
+
 std::span<std::uint32_t> Executor::MaskOf(const RowDraw& row) {
+  if (mask_of_[row.at] < 0) return {};
   const std::size_t words = MaskWords(loaded_.config().vocab_size);
   return mask_jobs_[static_cast<std::size_t>(mask_of_[row.at])].masks.subspan(row.row * words, words);
 }
 
-std::span<const float> Executor::ChangedLogits(const StepJob::Draw& draw, const RowDraw& row,
-                                               std::span<const TokenId> output, Mask mask) {
-  const DrawContext& context = *draw.context;
-  const bool early = static_cast<int>(output.size()) < context.min_tokens && !context.stop_ids.empty();
-  if (!early && mask.empty() && context.banned_words.empty() && !HasRules(context.rules)) return row.logits;
-  changed_.assign(row.logits.begin(), row.logits.end());
-  if (!mask.empty()) ApplyMask(mask, changed_);
-  context.banned_words.Apply(output, changed_, tail_);
-  const std::span<const TokenId> stops = early ? std::span(context.stop_ids) : std::span<const TokenId>();
-  ApplyRules(context.rules, context.prompt, output, stops, changed_, counts_);
-  return changed_;
+bool Executor::IsOpen(const RowDraw& row) const {
+  return mask_of_[row.at] >= 0 && (mask_jobs_[static_cast<std::size_t>(mask_of_[row.at])].open >> row.row & 1u) != 0;
 }
 
-std::optional<TokenId> Executor::Choose(const StepJob::Draw& draw, const RowDraw& row, std::span<const float> logits) {
-  const backend::SampleParams params = ParamsOf(draw, row.position);
-  if (row.forced) return row.draft;
-  if (row.drawn) return *row.drawn < 0 ? std::nullopt : row.drawn;
-  if (row.draft_logits.empty()) return backend::SampleRow(logits, params, chances_);
-  const std::span<const backend::TokenChance> target = backend::SampleChances(logits, params, chances_);
-  if (target.empty()) return std::nullopt;
-  return AcceptOrRedraw(target, backend::SampleChances(row.draft_logits, params, draft_chances_), *row.draft, params)
-      .id;
+bool Executor::IsMasked(const RowDraw& row) const {
+  if (mask_of_[row.at] < 0 || IsOpen(row)) return false;
+  return static_cast<int>(row.row) < mask_jobs_[static_cast<std::size_t>(mask_of_[row.at])].filled;
+}
+
+backend::RowChanges Executor::ChangesOf(const StepJob::Draw& draw, const RowDraw& row, const History& history,
+                                        std::span<const TokenId> drafts, bool masked) {
+  const DrawContext& context = *draw.context;
+  const std::vector<std::uint32_t>& always = context.allowed;
+  const auto tokens = static_cast<int>(history.output.size() + drafts.size());
+  const bool early = tokens < context.min_tokens && !context.stop_ids.empty();
+  backend::RowChanges changes;
+  if (!always.empty()) changes.allowed = always.data();
+  if (masked || early || !context.banned_words.empty()) {
+    const std::span<std::uint32_t> allowed = masked ? MaskOf(row) : change_memory_.TakeMask();
+    for (std::size_t i = 0; i < allowed.size(); ++i) {
+      allowed[i] = (masked ? allowed[i] : ~0u) & (always.empty() ? ~0u : always[i]);
+    }
+    if (early) {
+      for (const TokenId id : context.stop_ids) allowed[static_cast<std::size_t>(id) / 32] &= ~(1u << (id % 32));
+    }
+    context.banned_words.Apply(history.output, drafts, allowed, tail_);
+    changes.allowed = allowed.data();
+  }
+  history.use.Fill(context.rules, drafts, change_memory_, changes);
+  return changes;
+}
+
+backend::DrawRequest Executor::RequestOf(const StepJob::Draw& draw, const RowDraw& row, const History& history,
+                                         std::span<const TokenId> drafts, bool masked) {
+  return {.row = static_cast<std::int32_t>(row.logits_row),
+          .params = ParamsOf(draw, row.position),
+          .changes = ChangesOf(draw, row, history, drafts, masked),
+          .alternatives = draw.context->sampling.top_logprobs};
+}
+
+TokenId Executor::Choose(const StepJob::Draw& draw, const RowDraw& row, const backend::DrawRequest& request) {
+  if (row.forced) return *row.draft;
+  const std::span<const float> own = LogitsOf(row);
+  std::span<const float> logits = own;
+  if (!request.changes.empty()) {
+    backend::ChangeRow(own, request.changes, changed_);
+    logits = changed_;
+  }
+  std::optional<TokenId> id;
+  if (row.draft_logits.empty()) {
+    id = backend::SampleRow(logits, request.params, chances_);
+  } else {
+    const backend::SampleParams params = ParamsOf(draw, row.position);
+    const std::span<const backend::TokenChance> target = backend::SampleChances(logits, params, chances_);
+    if (!target.empty()) {
+      const auto drafted = backend::SampleChances(row.draft_logits, params, draft_chances_);
+      id = AcceptOrRedraw(target, drafted, *row.draft, params).id;
+    }
+  }
+  if (id) return *id;
+  const bool offered = backend::SampleRow(own, {.temperature = 0}, chances_).has_value();
+  return offered ? backend::kNothingLeft : backend::kBrokenRow;
 }
 
 // Why no token can be drawn: the model's logits are broken, or the request forbids each token that the model offers.
-Error Executor::NothingLeft(const RowDraw& row) {
-  const bool offered = !row.drawn && std::any_of(row.logits.begin(), row.logits.end(), [](float logit) {
-    return logit > -std::numeric_limits<float>::infinity();
-  });
-  const std::string where = fmt::format("no token can follow position {}", row.position - 1);
-  if (offered)
+Error Executor::NothingLeft(TokenId why, Position position) {
+  const std::string where = fmt::format("no token can follow position {}", position - 1);
+  if (why == backend::kNothingLeft)
     return {ErrorCode::kInvalidArgument,
             where + ": the request's allowed and banned tokens, biases and grammar leave none",
             {}};
   return {ErrorCode::kInternal, where + ": every logit is minus infinity or NaN", {}};
 }
 
-Result<GeneratedToken> Executor::DrawOne(const StepJob::Draw& draw, const RowDraw& row, const History& history) {
-  const SamplingParams& s = draw.context->sampling;
-  if (mask_of_[row.at] >= 0) {
+Result<GeneratedToken> Executor::DrawOne(const StepJob::Draw& draw, RowDraw row, const History& history) {
+  const bool constrained = mask_of_[row.at] >= 0;
+  if (constrained) {
     const MaskJob& mask = mask_jobs_[static_cast<std::size_t>(mask_of_[row.at])];
     const auto wanted = static_cast<int>(row.row);
     if (wanted == mask.filled) RETURN_IF_ERROR(mask.status);
     CHECK(wanted < mask.filled) << "row " << wanted << " has no mask behind a draft that was drawn";
   }
-  const bool masked = mask_of_[row.at] >= 0;
-  const bool open = masked && history.constraint->IsOpen();
   // The host has no logits of what the device drew.
-  std::optional<TokenId> id =
-      row.drawn
-          ? Choose(draw, row, {})
-          : Choose(draw, row, ChangedLogits(draw, row, history.output, masked && !open ? Mask(MaskOf(row)) : Mask()));
-  bool accepted = id && (history.constraint == nullptr || history.constraint->Accept(*id));
-  if (id && !accepted && open) {
+  const auto choose = [&](bool masked) {
+    change_memory_.Clear();
+    if (!row.drawn) return Choose(draw, row, RequestOf(draw, row, history, {}, masked));
+    return row.forced ? *row.draft : drawn_[*row.drawn].id;
+  };
+  TokenId id = choose(IsMasked(row));
+  bool accepted = id >= 0 && (history.constraint == nullptr || history.constraint->Accept(id));
+  if (id >= 0 && !accepted && IsOpen(row)) {
     // Not of the few tokens that may not come here. A draft would have its chance twice, so there is none now.
     RETURN_IF_ERROR(history.constraint->FillMask(MaskOf(row)));
-    RowDraw again = row;
-    again.draft_logits = {};
-    id = Choose(draw, again, ChangedLogits(draw, row, history.output, MaskOf(row)));
-    accepted = id && history.constraint->Accept(*id);
+    row.draft_logits = {};
+    if (row.drawn) RETURN_IF_ERROR(DrawAgain(draw, row, history));
+    id = choose(true);
+    accepted = id >= 0 && history.constraint->Accept(id);
   }
-  if (!id) return Err(NothingLeft(row));
+  if (id < 0) return Err(NothingLeft(id, row.position));
   if (!accepted) {
     return Err(ErrorCode::kInternal,
-               fmt::format("the constraint allowed token {} at position {} and then refused it", *id, row.position));
+               fmt::format("the constraint allowed token {} at position {} and then refused it", id, row.position));
   }
-  if (s.top_logprobs < 0) return GeneratedToken{.id = *id, .logprob = 0, .alternatives = {}};
-  return Scored(row.logits, *id, s.top_logprobs);
+  const int top = draw.context->sampling.top_logprobs;
+  if (top < 0) return GeneratedToken{.id = id, .logprob = 0, .alternatives = {}};
+  return row.drawn ? Delivered(*row.drawn, top) : Scored(LogitsOf(row), id, top);
 }
 
 }  // namespace galley::engine

@@ -13,10 +13,26 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 std::vector<float> Applied(const LogitRules& rules, std::vector<float> logits, std::vector<TokenId> prompt = {},
                            std::vector<TokenId> output = {}, std::vector<TokenId> banned = {}) {
-  TokenCounts counts;
-  ApplyRules(rules, prompt, output, banned, logits, counts);
-  EXPECT_EQ(counts, TokenCounts(logits.size())) << "the scratch is not as the next row needs it";
-  return logits;
+  const auto vocab = static_cast<int>(logits.size());
+  LogitRules sorted = rules;
+  sorted.banned_ids.insert(sorted.banned_ids.end(), banned.begin(), banned.end());
+  SortBias(sorted);
+  const std::vector<std::uint32_t> mask = AllowedMask(sorted, vocab);
+  ChangeMemory memory(vocab);
+  std::vector<float> first;
+  // As many tokens of the output as there are may still be drafts.
+  for (std::size_t drawn = 0; drawn <= output.size(); ++drawn) {
+    TokenUse use(rules, prompt, vocab, 10);
+    for (std::size_t i = 0; i < drawn; ++i) use.Add(output[i]);
+    backend::RowChanges changes{.allowed = mask.empty() ? nullptr : mask.data(), .logits = {}};
+    memory.Clear();
+    use.Fill(sorted, std::span(output).subspan(drawn), memory, changes);
+    std::vector<float> changed;
+    backend::ChangeRow(logits, changes, changed);
+    if (drawn == 0) first = changed;
+    EXPECT_EQ(changed, first) << drawn << " tokens of the output are drawn";
+  }
+  return first;
 }
 
 TEST(LogitRules, BansAllowsAndBiases) {
@@ -51,8 +67,21 @@ TEST(LogitRules, ValidationNamesTheField) {
   EXPECT_EQ(field({.repetition_penalty = 0}), "repetition_penalty");
   EXPECT_EQ(field({.frequency_penalty = 2.1}), "frequency_penalty");
   EXPECT_EQ(field({.presence_penalty = -3}), "presence_penalty");
-  EXPECT_FALSE(HasRules({}));
-  EXPECT_TRUE(HasRules({.presence_penalty = 0.1}));
+}
+
+TEST(LogitRules, BiasesOfOneTokenAddUp) {
+  EXPECT_EQ(Applied({.bias = {{2, 1}, {0, 3}, {2, 0.5f}}}, {1, 2, 3}), (std::vector<float>{4, 2, 4.5f}));
+}
+
+TEST(LogitRules, AllTogether) {
+  // Token 0: (1 + 1) / 2 - 0.5. Token 1, twice in the output: -3 * 2 - 2 * 0.25 - 0.5. Token 3, in the prompt: 8 / 2.
+  EXPECT_EQ(Applied({.bias = {{0, 1}, {2, 5}},
+                     .banned_ids = {2},
+                     .repetition_penalty = 2,
+                     .frequency_penalty = 0.25,
+                     .presence_penalty = 0.5},
+                    {1, -3, 7, 8}, {3}, {1, 0, 1}),
+            (std::vector<float>{0.25f, -7, -kInf, 4}));
 }
 
 }  // namespace

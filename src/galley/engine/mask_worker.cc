@@ -3,22 +3,10 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 
 #include "galley/base/check.h"
 
 namespace galley::engine {
-
-void ApplyMask(std::span<const std::uint32_t> mask, std::span<float> logits) {
-  for (std::size_t first = 0; first < logits.size(); first += 32) {
-    const std::uint32_t word = mask[first / 32];
-    if (word == 0xFFFFFFFFu) continue;
-    const std::size_t end = std::min(first + 32, logits.size());
-    for (std::size_t i = first; i < end; ++i) {
-      if ((word >> (i % 32) & 1u) == 0) logits[i] = -std::numeric_limits<float>::infinity();
-    }
-  }
-}
 
 namespace {
 
@@ -26,9 +14,12 @@ namespace {
 void FillMasks(MaskJob& job) {
   const std::size_t words = job.masks.size() / (1 + job.drafts.size());
   int accepted = 0;
+  job.open = 0;
   for (job.filled = 0;;) {
     const auto at = static_cast<std::size_t>(job.filled);
-    if (!job.constraint->IsOpen()) {
+    if (job.constraint->IsOpen()) {
+      job.open |= 1u << at;
+    } else {
       job.status = job.constraint->FillMask(job.masks.subspan(at * words, words));
       if (!job.status) break;
     }

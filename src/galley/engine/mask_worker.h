@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -21,8 +22,9 @@ struct MaskJob {
   // One mask after the other: for the next token, then for the one behind each draft. Behind a draft that may not come
   // they are not filled, and where the constraint is open they are left as they were.
   std::span<std::uint32_t> masks;
-  int filled = 0;  // rows whose masks are there, or not needed
-  Status status;   // of FillMask for the one after those
+  int filled = 0;          // rows whose masks are there, or not needed
+  std::uint32_t open = 0;  // bits: rows that need none, the constraint being open there
+  Status status;           // of FillMask for the one after those
 };
 
 class MaskWorker {

@@ -9,7 +9,7 @@
 namespace galley::backend::cuda {
 namespace {
 
-constexpr int kHeadDimMax = 1024;
+constexpr int kHeadDimMax = 1024, kRopeMax = 128;
 
 struct RecordTarget {
   Ring ring;
@@ -17,38 +17,52 @@ struct RecordTarget {
 };
 
 // By a block of 32 × Warps threads, of which the first four warps add up the squares: norm, rotation, FP8 in groups of
-// 32. `shared`: one float a warp.
+// 32. What is constant is on its way before the kernel before this one has ended. `shared`: one float a warp.
 template <int Warps>
 __device__ __forceinline__ void WriteRecord(const WindowRecordArgs& args, const RecordTarget& target, float2* angles,
                                             float* shared) {
-  constexpr int kThreads = Warps * 32;
+  constexpr int kThreads = Warps * 32, kEach = kHeadDimMax / kThreads;
+  static_assert(kRopeMax / 2 <= kThreads);
   __shared__ float x[kHeadDimMax];
-  const int t = static_cast<int>(blockIdx.x), dim = args.head_dim, lane = static_cast<int>(threadIdx.x) % 32;
+  const int t = static_cast<int>(blockIdx.x), dim = args.head_dim, thread = static_cast<int>(threadIdx.x);
+  const bool turns = thread < args.rope.dims / 2;
+  float weight[kEach];
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const int i = thread + j * kThreads;
+    weight[j] = i < dim ? ToFloat(args.norm[i]) : 0.0f;
+  }
+  const float frequency = turns ? args.rope.frequencies[thread] : 0.0f;
+  ptx::WaitForPreviousKernel();
+  const std::int64_t p = args.step.positions[t];
   const SequenceEntry& sequence = args.step.sequence_of(t);
   // Rows of the ring that later rows of the step overwrite are left out: they would race for the place.
   if (target.to_ring && t - sequence.first_row < sequence.rows - target.ring.rows) return;
   const BFloat16* kv = args.kv + static_cast<std::int64_t>(t) * dim;
   float square = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < dim && threadIdx.x < 128; i += 128) {
+  for (int i = thread; i < dim && thread < 128; i += 128) {
     x[i] = ToFloat(kv[i]);
     square += x[i] * x[i];
   }
+  const float2 angle = turns ? RopeAngle(frequency, p) : float2{};
+  if (turns && angles != nullptr) angles[static_cast<std::int64_t>(t) * (args.rope.dims / 2) + thread] = angle;
   const float r = 1.0f / sqrtf(BlockSum<Warps>(square, shared) / static_cast<float>(dim) + args.eps);
-  for (int i = static_cast<int>(threadIdx.x); i < dim; i += kThreads) {
-    x[i] = RoundToBFloat16(ToFloat(args.norm[i]) * (x[i] * r));
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const int i = thread + j * kThreads;
+    if (i < dim) x[i] = RoundToBFloat16(weight[j] * (x[i] * r));
   }
   __syncthreads();
-  const std::int64_t p = args.step.positions[t];
-  for (int i = static_cast<int>(threadIdx.x); i < args.rope.dims / 2; i += kThreads) {
-    float* pair = x + dim - args.rope.dims + 2 * i;
-    const float2 angle = RopeAngle(args.rope, p, i), turned = Turn(pair[0], pair[1], angle);
+  if (turns) {
+    float* pair = x + dim - args.rope.dims + 2 * thread;
+    const float2 turned = Turn(pair[0], pair[1], angle);
     pair[0] = turned.x, pair[1] = turned.y;
-    if (angles != nullptr) angles[static_cast<std::int64_t>(t) * (args.rope.dims / 2) + i] = angle;
   }
   __syncthreads();
   std::uint8_t* record = target.to_ring ? RingRow(target.ring, sequence.slot, p)
                                         : args.out + static_cast<std::size_t>(t) * WindowRecordBytes(dim);
-  for (int group = static_cast<int>(threadIdx.x) / 32; group < dim / 32; group += Warps) {
+  const int lane = thread % 32;
+  for (int group = thread / 32; group < dim / 32; group += Warps) {
     const float value = x[group * 32 + lane], scale = Fp8Scale(WarpMax(fabsf(value)));
     record[group * 32 + lane] = EncodeE4M3(ClampTo(value / scale, 448.0f));
     if (lane == 0) record[dim + group] = EncodeE8M0(scale);
@@ -56,32 +70,43 @@ __device__ __forceinline__ void WriteRecord(const WindowRecordArgs& args, const 
 }
 
 __global__ void __launch_bounds__(128) WindowRecordKernel(WindowRecordArgs args, RecordTarget target) {
-  ptx::BeginKernel();
+  ptx::LetNextKernelStart();
   __shared__ float shared[4];
   WriteRecord<4>(args, target, nullptr, shared);
 }
 
 // Two blocks a row: one the window record, one the norm and the quantiser of qr.
 __global__ void __launch_bounds__(256) QueryRowKernel(QueryRowArgs args) {
-  ptx::BeginKernel();
+  ptx::LetNextKernelStart();
   __shared__ float shared[8];
   if (blockIdx.y == 1) return WriteRecord<8>(args.window, {}, args.angles, shared);
-  extern __shared__ float row[];
-  const int t = static_cast<int>(blockIdx.x), rank = args.rank;
-  float square = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < rank; i += 256) {
-    const float value = ToFloat(args.low[static_cast<std::int64_t>(t) * rank + i]);
-    row[i] = value;
-    square += value * value;
+  constexpr int kEach = kQueryRankMax / 256;
+  const int t = static_cast<int>(blockIdx.x), rank = args.rank, thread = static_cast<int>(threadIdx.x);
+  float weight[kEach], value[kEach], square = 0;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const int i = thread + j * 256;
+    weight[j] = i < rank ? ToFloat(args.norm[i]) : 0.0f;
   }
+  ptx::WaitForPreviousKernel();
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const int i = thread + j * 256;
+    value[j] = i < rank ? ToFloat(args.low[static_cast<std::int64_t>(t) * rank + i]) : 0.0f;
+  }
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) square += value[j] * value[j];
   const float r = 1.0f / sqrtf(BlockSum<8>(square, shared) / static_cast<float>(rank) + args.window.eps);
-  for (int i = static_cast<int>(threadIdx.x); i < rank; i += 256) {
-    const BFloat16 normed = ToBFloat16(ToFloat(args.norm[i]) * (row[i] * r));
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const int i = thread + j * 256;
+    if (i >= rank) break;
+    const BFloat16 normed = ToBFloat16(weight[j] * (value[j] * r));
     args.qr[static_cast<std::int64_t>(t) * rank + i] = normed;
     if (args.quantized == nullptr) continue;
     // A warp a group of 32.
-    const float value = ToFloat(normed);
-    const BFloat16 code = ToBFloat16(FakeFp8(value, Fp8Scale(WarpMax(fabsf(value)))));
+    const float rounded = ToFloat(normed);
+    const BFloat16 code = ToBFloat16(FakeFp8(rounded, Fp8Scale(WarpMax(fabsf(rounded)))));
     std::int64_t to = static_cast<std::int64_t>(t) * rank;
     if (args.order == RowOrder::kPacked) {
       to = PackedElement(args.window.step.rows, rank, args.tile_rows, t, i);
@@ -132,8 +157,7 @@ void WindowRecords(const WindowRecordArgs& args, cudaStream_t stream) {
 
 void QueryRows(const QueryRowArgs& args, cudaStream_t stream) {
   if (args.window.step.rows == 0) return;
-  LaunchKernel(QueryRowKernel, dim3(static_cast<unsigned>(args.window.step.rows), 2), 256,
-               static_cast<std::size_t>(args.rank) * sizeof(float), stream, args);
+  LaunchKernel(QueryRowKernel, dim3(static_cast<unsigned>(args.window.step.rows), 2), 256, 0, stream, args);
 }
 
 void RotateHeads(const float2* angles, BFloat16* q, int rows, int heads, int head_dim, int rotated,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "galley/backend/cuda/device_memory.h"
+#include "galley/backend/cuda/draw_staging.h"
 #include "galley/backend/cuda/engram_reader.h"
 #include "galley/backend/cuda/expert_tables.h"
 #include "galley/backend/cuda/kernels.h"
@@ -27,7 +28,7 @@ using cuda::ScratchUse;
 
 constexpr std::size_t kScoreBytesMax = std::size_t{512} << 20;  // index scores kept at once
 constexpr int kExpertsMax = 1023, kChoicesMax = 32, kNgramMax = 16, kEngramLayersMax = 8;
-constexpr int kHeadDim = 512, kRopeMax = 128, kQueryRankMax = 8192;
+constexpr int kHeadDim = 512, kRopeMax = 128, kMhcDimMax = 20480;
 // Queries of up to so many rows are rotated where they leave their product; of more a launch of its own is faster.
 constexpr int kRotatedByProductRowsMax = 16;
 // Products of so many rows that need no quantiser go to the narrow kernel.
@@ -39,11 +40,13 @@ std::size_t Bytes(std::int64_t count, std::size_t each) {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(cudaStream_t stream, bool warpgroup_products, const CudaOptions& options)
+  // `arrivals`: cuda::kArrivals counters.
+  CudaBackend(cudaStream_t stream, bool warpgroup_products, const CudaOptions& options, Buffer arrivals)
       : stream_(stream),
         wide_allowed_(warpgroup_products),
         options_(options),
         experts_(MakeSlots(options)),
+        arrivals_(std::move(arrivals)),
         graphs_(options.graphs && !CopiesChosenExperts(options)) {}
   ~CudaBackend() override {
     cudaStreamSynchronize(stream_);
@@ -283,7 +286,9 @@ class CudaBackend final : public Backend {
   io::WantedWeights wanted_;  // until FinishUploads, and where each of them goes
   std::vector<cuda::WeightPlace> places_;
   cuda::Scratch scratch_;
+  Buffer arrivals_;  // counters of ops, zero between them
   cuda::StepGraphs graphs_;
+  cuda::DrawStaging draws_;
 };
 
 void CudaBackend::RunRepeated(const StepKey& key, const std::function<void()>& issue) {
@@ -420,10 +425,15 @@ void CudaBackend::EngramGather(const EngramGatherArgs& args) {
 
 void CudaBackend::MhcBoundary(const MhcBoundaryArgs& args) {
   if (!Require(args.copies == cuda::kCopies, "this number of residual copies", args.copies)) return;
+  if (!Require(args.dim % 32 == 0 && args.dim <= kMhcDimMax, "so many hidden values", args.dim)) return;
   Run("MhcBoundary", [&] {
-    auto* partials =
+    auto* sums =
         Take<std::byte>(ScratchUse::kPartials, static_cast<std::int64_t>(cuda::MhcScratchBytes(args.rows, args.dim)));
-    if (partials != nullptr) cuda::MhcBoundary(args, reinterpret_cast<float*>(partials), stream_);
+    if (error_) return;
+    const cuda::MhcForm form = !TakesWarpgroups()                        ? cuda::MhcForm::kChunks
+                               : options_.linears == ProductForm::kSplit ? cuda::MhcForm::kClusters
+                                                                         : cuda::MhcForm::kAuto;
+    cuda::MhcBoundary(args, {reinterpret_cast<float*>(sums), arrivals_.as<std::uint32_t>()}, form, stream_);
   });
 }
 
@@ -434,7 +444,7 @@ void CudaBackend::Linear(const LinearArgs& args) {
 void CudaBackend::AttnIn(const AttnInArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
   if (!Require(args.rope.dims <= kRopeMax, "so many rotated dimensions", args.rope.dims)) return;
-  if (!Require(args.wq_a.rows <= kQueryRankMax, "queries of this rank", args.wq_a.rows)) return;
+  if (!Require(args.wq_a.rows <= cuda::kQueryRankMax, "queries of this rank", args.wq_a.rows)) return;
   Run("AttnIn", [&] {
     const int rows = args.step.rows;
     const std::int64_t rank = args.wq_a.rows;
@@ -577,13 +587,12 @@ void CudaBackend::IndexSelect(const IndexSelectArgs& args) {
 
 void CudaBackend::Attention(const AttentionArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
-  Run("Attention",
-      [&] { cuda::Attention(args, options_.linears != ProductForm::kStream, TakesWarpgroups(), stream_); });
+  Run("Attention", [&] { cuda::Attention(args, wide_allowed_, stream_); });
 }
 
 void CudaBackend::DraftAttention(const DraftAttentionArgs& args) {
   if (!Require(args.head_dim == kHeadDim, "heads of this size", args.head_dim)) return;
-  Run("DraftAttention", [&] { cuda::DraftAttention(args, stream_); });
+  Run("DraftAttention", [&] { cuda::DraftAttention(args, wide_allowed_, stream_); });
 }
 
 void CudaBackend::AttnOut(const AttnOutArgs& args) {
@@ -620,8 +629,10 @@ void CudaBackend::Route(const RouteArgs& args) {
   if (!Require(args.gate.rows <= kExpertsMax, "so many experts", args.gate.rows)) return;
   Run("Route", [&] {
     auto* logits = Take<float>(ScratchUse::kProduct, args.step.rows * args.gate.rows);
+    if (logits == nullptr) return;
+    if (cuda::TakesGate(args)) return cuda::GateAndSelect(args, logits, arrivals_.as<std::uint32_t>(), stream_);
     MultiplyPlain(args.gate, args.x, args.step.rows, logits, true);
-    if (logits != nullptr) cuda::RouteSelect(args, logits, stream_);
+    cuda::RouteSelect(args, logits, stream_);
   });
 }
 
@@ -649,16 +660,11 @@ void CudaBackend::Moe(const MoeArgs& args) {
       return;
     }
     scratch.experts = *table;
-    scratch.x = args.x;
     scratch.work = Take<std::byte>(ScratchUse::kExperts, static_cast<std::int64_t>(cuda::MoeWorkBytes(shape)));
+    if (shape.form == cuda::MoeForm::kStream) {
+      scratch.quantized = Take<BFloat16>(ScratchUse::kQuantized, std::int64_t{args.rows} * dim);
+    }
     if (error_) return;
-    if (shape.form != cuda::MoeForm::kStream) return cuda::Moe(args, shape, scratch, stream_);
-    auto* x = Take<BFloat16>(ScratchUse::kQuantized, std::int64_t{args.rows} * dim);
-    if (x == nullptr) return;
-    cuda::Reorder(
-        {.x = args.x, .rows = args.rows, .cols = dim, .quantize = true, .order = cuda::RowOrder::kPaired, .out = x},
-        stream_);
-    scratch.x = x;
     cuda::Moe(args, shape, scratch, stream_);
   });
 }
@@ -700,6 +706,7 @@ void CudaBackend::DraftWindow(const DraftWindowArgs& args) {
 }
 
 void CudaBackend::DraftChain(const DraftChainArgs& args) {
+  if (!Require(args.head.rows <= cuda::kDrawVocabMax, "a vocabulary of this size", args.head.rows)) return;
   const bool formats = args.embed.format == WeightFormat::kBF16 && args.confidence.format == WeightFormat::kBF16;
   if (!Require(formats, "draft weights of this format", static_cast<int>(args.embed.format))) return;
   Run("DraftChain", [&] {
@@ -729,18 +736,15 @@ void CudaBackend::DraftChain(const DraftChainArgs& args) {
 
 Status CudaBackend::Draw(const DrawArgs& args) {
   if (args.count == 0) return Synchronize();
+  if (!Require(args.vocab <= cuda::kDrawVocabMax, "a vocabulary of this size", args.vocab)) return Synchronize();
   Run("Draw", [&] {
-    auto* params = Take<SampleParams>(ScratchUse::kSmall, args.count);
-    auto* tokens = Take<std::int32_t>(ScratchUse::kCounts, args.count);
-    const std::int32_t* rows = RowList(args.row_list, args.count);
-    if (error_) return;
-    Note(cudaMemcpyAsync(params, args.params, Bytes(args.count, sizeof(SampleParams)), cudaMemcpyHostToDevice, stream_),
-         "sampling parameters");
-    cuda::DrawRows(args, rows, params, tokens, stream_);
-    Note(cudaMemcpyAsync(args.tokens, tokens, Bytes(args.count, sizeof(std::int32_t)), cudaMemcpyDeviceToHost, stream_),
-         "drawn tokens");
+    const Result<cuda::DrawLaunch> launch = draws_.Upload(args, stream_);
+    if (launch) return cuda::DrawRows(*launch, stream_);
+    error_ = launch.error();
   });
-  return Synchronize();
+  RETURN_IF_ERROR(Synchronize());
+  draws_.Deliver(args);
+  return {};
 }
 
 }  // namespace
@@ -774,7 +778,10 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
   cudaStream_t stream = nullptr;
   if (code == cudaSuccess) code = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   if (code != cudaSuccess) return Err(DeviceError(code, "opening the device"));
-  return std::unique_ptr<Backend>(std::make_unique<CudaBackend>(stream, major == 9 && minor == 0, options));
+  ASSIGN_OR_RETURN(Buffer arrivals,
+                   cuda::AllocateDevice(cuda::kArrivals * sizeof(std::uint32_t), "counters of ops", stream));
+  return std::unique_ptr<Backend>(
+      std::make_unique<CudaBackend>(stream, major == 9 && minor == 0, options, std::move(arrivals)));
 }
 
 std::uint64_t CudaMemoryBytes() {
@@ -790,43 +797,6 @@ CudaGraphCounts GraphCountsOf(const Backend& backend) {
 void* StreamOf(Backend& backend) {
   CHECK(backend.name() == "cuda") << backend.name();
   return static_cast<CudaBackend&>(backend).stream();
-}
-
-Result<double> MeasureMicroseconds(Backend& backend, const std::function<void()>& issue, int replays) {
-  auto* stream = static_cast<cudaStream_t>(StreamOf(backend));
-  issue();  // scratch grows and kernels are loaded here
-  RETURN_IF_ERROR(backend.Synchronize());
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t run = nullptr;
-  cudaEvent_t begin = nullptr, end = nullptr;
-  std::vector<float> times(static_cast<std::size_t>(replays));
-  const cudaError_t code = [&] {
-    cudaError_t error = cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
-    if (error != cudaSuccess) return error;
-    issue();
-    error = cudaStreamEndCapture(stream, &graph);
-    if (error == cudaSuccess) error = cudaGraphInstantiate(&run, graph, 0);
-    if (error == cudaSuccess) error = cudaEventCreate(&begin);
-    if (error == cudaSuccess) error = cudaEventCreate(&end);
-    for (std::size_t i = 0; i < times.size() + 2 && error == cudaSuccess; ++i) {
-      cudaEventRecord(begin, stream);
-      cudaGraphLaunch(run, stream);
-      cudaEventRecord(end, stream);
-      error = cudaStreamSynchronize(stream);
-      float ms = 0;
-      if (error == cudaSuccess) error = cudaEventElapsedTime(&ms, begin, end);
-      if (i >= 2) times[i - 2] = ms;
-    }
-    return error;
-  }();
-  if (begin != nullptr) cudaEventDestroy(begin);
-  if (end != nullptr) cudaEventDestroy(end);
-  if (run != nullptr) cudaGraphExecDestroy(run);
-  if (graph != nullptr) cudaGraphDestroy(graph);
-  if (code != cudaSuccess) return Err(DeviceError(code, "a measurement"));
-  RETURN_IF_ERROR(backend.Synchronize());
-  std::sort(times.begin(), times.end());
-  return static_cast<double>(times[times.size() / 2]) * 1e3;
 }
 
 }  // namespace galley::backend

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Markov chain of a draft block (2.12): embeddings of the tokens before a row, confidences, and the draw. And draws
-// of rows of logits.
-#include "galley/backend/cuda/draw.cuh"
+// The Markov chain of a draft block (2.12): embeddings of the tokens before a row and confidences. Its draws are with
+// the others (draw.cu).
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/numbers.cuh"
@@ -33,43 +32,10 @@ __global__ void __launch_bounds__(256) EmbedKernel(DraftStepArgs args) {
   if (threadIdx.x == 0) args.confidences[row] = sum;
 }
 
-__global__ void __launch_bounds__(kDrawThreads) DrawKernel(DraftStepArgs args) {
-  ptx::BeginKernel();
-  __shared__ DrawShared shared;
-  const int s = static_cast<int>(blockIdx.x), tid = static_cast<int>(threadIdx.x);
-  const std::int64_t row = static_cast<std::int64_t>(s) * args.block + args.row;
-  float* logits = args.logits + row * args.vocab;
-  const float* bias = args.bias + static_cast<std::int64_t>(s) * args.vocab;
-  for (int v = tid; v < args.vocab; v += kDrawThreads) logits[v] += bias[v];
-  SampleParams params = args.params[s];
-  params.position += args.row;
-  const int drawn = DrawRow(logits, args.vocab, params, shared);  // every thread reads what it wrote itself
-  if (tid == 0) args.tokens[row] = drawn < 0 ? 0 : drawn;         // a row without a usable logit drafts token 0
-}
-
-__global__ void __launch_bounds__(kDrawThreads) DrawRowsKernel(const float* logits, int vocab, const std::int32_t* rows,
-                                                               const SampleParams* params, std::int32_t* tokens) {
-  ptx::BeginKernel();
-  __shared__ DrawShared shared;
-  const int i = static_cast<int>(blockIdx.x);
-  const int drawn = DrawRow(logits + static_cast<std::int64_t>(rows[i]) * vocab, vocab, params[i], shared);
-  if (threadIdx.x == 0) tokens[i] = drawn;
-}
-
 }  // namespace
 
 void DraftEmbed(const DraftStepArgs& args, cudaStream_t stream) {
   LaunchKernel(EmbedKernel, static_cast<unsigned>(args.sequences), 256, 0, stream, args);
-}
-
-void DraftDraw(const DraftStepArgs& args, cudaStream_t stream) {
-  LaunchKernel(DrawKernel, static_cast<unsigned>(args.sequences), kDrawThreads, 0, stream, args);
-}
-
-void DrawRows(const DrawArgs& args, const std::int32_t* rows, const SampleParams* params, std::int32_t* tokens,
-              cudaStream_t stream) {
-  LaunchKernel(DrawRowsKernel, static_cast<unsigned>(args.count), kDrawThreads, 0, stream, args.logits, args.vocab,
-               rows, params, tokens);
 }
 
 }  // namespace galley::backend::cuda

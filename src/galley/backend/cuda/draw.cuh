@@ -1,140 +1,258 @@
 // SPDX-License-Identifier: Apache-2.0
-// One draw by the rule of backend/sampling.h, by a block of kDrawThreads threads, in double precision as on the host.
-// Sums over the vocabulary are trees, so a token at the very border of top-p may fall on the other side.
+// One draw by the rule of backend/sampling.h, by a cluster of kDrawBlocks blocks of threads. Each block holds a slice
+// of the row in shared memory, so memory is read once whatever the filters. What is compared or added across threads is
+// independent of their order: keys, and masses as whole numbers. So a draw depends on its row alone.
 #pragma once
 
 #include <cfloat>
 
 #include "galley/backend/cuda/numbers.cuh"
+#include "galley/backend/cuda/ptx/cluster.cuh"
+#include "galley/backend/cuda/ptx/math.cuh"
 #include "galley/backend/sampling.h"
 #include "galley/base/rng.h"
 
 namespace galley::backend::cuda {
 
-constexpr int kDrawThreads = 1024;
+constexpr int kDrawThreads = 512, kDrawWarps = kDrawThreads / 32, kDrawBlocks = 8;
 
-// Exponential noise of a token, as SampleNoise.
-__device__ double NoiseOf(std::uint64_t seed, std::int64_t position, std::uint32_t token) {
-  const auto words = Philox4x32({token / 4, static_cast<std::uint32_t>(position),
-                                 static_cast<std::uint32_t>(static_cast<std::uint64_t>(position) >> 32), 0},
-                                {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
-  const double uniform = (static_cast<double>(words[token % 4]) + 0.5) * 0x1p-32;
-  return -log1p(-uniform);
-}
-
-struct Best {
-  double value;
-  int token;
-};
-// The larger value; equal ones by lower token. A token of -1 is nothing.
-__device__ Best Better(Best a, Best b) {
-  if (a.token < 0) return b;
-  if (b.token < 0) return a;
-  return b.value > a.value || (b.value == a.value && b.token < a.token) ? b : a;
-}
-__device__ Best BlockBest(Best mine, Best* shared) {
-#pragma unroll
-  for (int step = 16; step > 0; step >>= 1) {
-    mine = Better(mine, {__shfl_xor_sync(kFullWarp, mine.value, step), __shfl_xor_sync(kFullWarp, mine.token, step)});
-  }
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = mine;
-  __syncthreads();
-  Best best = shared[0];
-  for (int w = 1; w < kDrawThreads / 32; ++w) best = Better(best, shared[w]);
-  __syncthreads();
-  return best;
-}
-__device__ double BlockTotal(double x, double* shared) {
-#pragma unroll
-  for (int step = 16; step > 0; step >>= 1) x += __shfl_xor_sync(kFullWarp, x, step);
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
-  __syncthreads();
-  double sum = 0;
-  for (int w = 0; w < kDrawThreads / 32; ++w) sum += shared[w];
-  __syncthreads();
-  return sum;
-}
-
+// Unsigned key with the order of the float; both zeros are one value.
 __device__ __forceinline__ std::uint32_t OrderOf(float x) {
   const std::uint32_t bits = __float_as_uint(x + 0.0f);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
+__device__ __forceinline__ float OfOrder(std::uint32_t order) {
+  return __uint_as_float(order & 0x80000000u ? order & 0x7FFFFFFFu : ~order);
+}
+// A token's place among all: the larger logit first, equal ones by lower id. 0 is below every token.
+__device__ __forceinline__ std::uint64_t PlaceOf(float logit, int id) {
+  return static_cast<std::uint64_t>(OrderOf(logit)) << 32 | ~static_cast<std::uint32_t>(id);
+}
+__device__ __forceinline__ int IdOf(std::uint64_t place) {
+  return static_cast<int>(~static_cast<std::uint32_t>(place));
+}
+__device__ __forceinline__ float LogitOf(std::uint64_t place) {
+  return OfOrder(static_cast<std::uint32_t>(place >> 32));
+}
 
+// What the blocks of a cluster tell each other. A word is written once a draw, so that nobody waits for its readers.
 struct DrawShared {
-  Best best[kDrawThreads / 32];
-  double total[kDrawThreads / 32];
+  std::uint64_t warps[kDrawWarps];
+  std::uint32_t next[kDrawWarps];
+  std::uint64_t best, changed_best, score;
+  std::uint32_t next_score;
+  std::uint64_t winner_score, winner_token;
+  std::uint64_t sum;                    // the bits of a double
+  std::uint64_t top[kAlternativesMax];  // of this block
+  std::uint32_t top_count;
+  std::uint64_t segment;
+  std::uint64_t chosen_above, chosen;  // the bin; its count in the high half
+  std::uint64_t last[3];               // of the alternatives, of top-k, of top-p
 };
 
-// The token drawn from logits [vocab], -1 when no logit is a number above minus infinity. Every thread of the block.
-__device__ __forceinline__ int DrawRow(const float* logits, int vocab, const SampleParams& params, DrawShared& shared) {
-  const int tid = static_cast<int>(threadIdx.x);
-  Best best{-INFINITY, -1};
-  for (int v = tid; v < vocab; v += kDrawThreads) {
-    const float logit = logits[v];
-    if (logit > -INFINITY) best = Better(best, {static_cast<double>(logit), v});
-  }
-  best = BlockBest(best, shared.best);
-  int drawn = best.token;
-  if (best.token >= 0 && params.temperature > 0.0f && !isinf(best.value)) {
-    const double largest = best.value, temperature = static_cast<double>(params.temperature);
-    const auto weight_of = [&](int v) {
-      const double weight = exp((static_cast<double>(logits[v]) - largest) / temperature);
-      return weight > 0 && weight >= static_cast<double>(params.min_p) ? weight : 0.0;
-    };
-    // Count or mass of the tokens that come before the border (key, id): larger logits, and equal ones of lower id.
-    const auto measure = [&](std::uint32_t key, int id, bool mass) {
-      double sum = 0;
-      for (int v = tid; v < vocab; v += kDrawThreads) {
-        const double weight = weight_of(v);
-        if (weight == 0) continue;
-        const std::uint32_t mine = OrderOf(logits[v]);
-        if (mine > key || (mine == key && v < id)) sum += mass ? weight : 1.0;
-      }
-      return BlockTotal(sum, shared.total);
-    };
-    // The largest prefix whose measure before its last token is below `limit`: the token that crosses it stays.
-    const auto cut = [&](bool mass, double limit, std::uint32_t& key, int& id) {
-      std::uint32_t low = 0, high = 0xFFFFFFFFu;  // smallest key for which what lies above it is below the limit
-      while (low < high) {
-        const std::uint32_t middle = low + (high - low) / 2;
-        if (measure(middle, 0, mass) < limit) {
-          high = middle;
-        } else {
-          low = middle + 1;
-        }
-      }
-      int id_low = 0, id_high = vocab;  // largest count of ids among equals: the last one still begins below it
-      while (id_low < id_high) {
-        const int middle = id_low + (id_high - id_low + 1) / 2;
-        if (measure(low, middle - 1, mass) < limit) {
-          id_low = middle;
-        } else {
-          id_high = middle - 1;
-        }
-      }
-      key = low, id = id_low;
-    };
-    std::uint32_t key = 0;
-    int id = vocab;
-    if (params.top_k > 0 && params.top_k < vocab) cut(false, static_cast<double>(params.top_k), key, id);
-    if (params.top_p < 1.0f) {
-      const double total = measure(key, id, true);
-      std::uint32_t p_key = 0;
-      int p_id = vocab;
-      cut(true, fmax(static_cast<double>(params.top_p) * total, DBL_MIN), p_key, p_id);
-      if (p_key > key || (p_key == key && p_id < id)) key = p_key, id = p_id;
+// The tokens of this block of threads: ids `begin` and on, `groups` of four, minus infinity behind the end of the row
+// and for tokens that cannot be drawn. Every thread has the same groups in every pass.
+struct Slice {
+  float* logits;
+  int begin, groups;
+  int rank;  // of the block in its cluster
+
+  // Calls visit(id of the first, four logits) for this thread's groups, ids ascending.
+  template <typename Visit>
+  __device__ __forceinline__ void ForGroups(Visit&& visit) const {
+#pragma unroll 1
+    for (int g = static_cast<int>(threadIdx.x); g < groups; g += kDrawThreads) {
+      const float4 group = *reinterpret_cast<const float4*>(logits + g * 4);
+      const float four[4] = {group.x, group.y, group.z, group.w};
+      visit(begin + g * 4, four);
     }
-    Best winner{-1, -1};
-    for (int v = tid; v < vocab; v += kDrawThreads) {
-      const double weight = weight_of(v);
-      const std::uint32_t mine = OrderOf(logits[v]);
-      if (weight == 0 || mine < key || (mine == key && v >= id)) continue;
-      winner = Better(winner, {weight / NoiseOf(params.seed, params.position, static_cast<std::uint32_t>(v)), v});
-    }
-    winner = BlockBest(winner, shared.best);
-    if (winner.token >= 0) drawn = winner.token;
   }
-  return drawn;
+};
+
+__device__ __forceinline__ std::uint64_t WarpMax(std::uint64_t x) {
+  const auto high = static_cast<std::uint32_t>(x >> 32);
+  const std::uint32_t most = __reduce_max_sync(kFullWarp, high);
+  const std::uint32_t low = __reduce_max_sync(kFullWarp, high == most ? static_cast<std::uint32_t>(x) : 0u);
+  return static_cast<std::uint64_t>(most) << 32 | low;
+}
+// Every thread of the block; `warps` holds a word for each warp.
+__device__ __forceinline__ std::uint64_t BlockMax(std::uint64_t x, std::uint64_t* warps) {
+  x = WarpMax(x);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = WarpMax(warps[threadIdx.x % kDrawWarps]);
+  __syncthreads();
+  return x;
+}
+// The largest over the cluster; `word` is the same member of DrawShared in every block.
+__device__ __forceinline__ std::uint64_t ClusterMax(std::uint64_t x, DrawShared& shared, std::uint64_t& word) {
+  x = BlockMax(x, shared.warps);
+  if (threadIdx.x == 0) word = x;
+  ptx::SyncCluster();
+  return WarpMax(ptx::LoadOfBlock(&word, static_cast<int>(threadIdx.x) % kDrawBlocks));
+}
+// The sum as a fixed tree over lanes, then warps in order, then blocks in order.
+__device__ __forceinline__ double ClusterSum(double x, DrawShared& shared) {
+#pragma unroll
+  for (int step = 16; step > 0; step >>= 1) x += __shfl_xor_sync(kFullWarp, x, step);
+  if (threadIdx.x % 32 == 0) shared.warps[threadIdx.x / 32] = static_cast<std::uint64_t>(__double_as_longlong(x));
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    double sum = 0;
+    for (int w = 0; w < kDrawWarps; ++w) sum += __longlong_as_double(static_cast<long long>(shared.warps[w]));
+    shared.sum = static_cast<std::uint64_t>(__double_as_longlong(sum));
+  }
+  ptx::SyncCluster();
+  double sum = 0;
+  for (int r = 0; r < kDrawBlocks; ++r) {
+    sum += __longlong_as_double(static_cast<long long>(ptx::LoadOfBlock(&shared.sum, r)));
+  }
+  return sum;
+}
+
+// Whether a token is at place `logit`, `id` or before it; NaN never is.
+struct Border {
+  float logit = -INFINITY;
+  int id = -1;  // no token of minus infinity
+  __device__ __forceinline__ explicit Border(std::uint64_t place) : logit(LogitOf(place)), id(IdOf(place)) {}
+  [[nodiscard]] __device__ __forceinline__ bool Holds(float x, int token) const {
+    return x > logit || (x == logit && token <= id);
+  }
+};
+
+// ln(2)^n / n!, n falling. Constant memory is an operand of a product; a constant in the code is loaded each time.
+__constant__ double kPowerTerms[12] = {4.4455382718708116e-10, 7.0549116208011233e-09, 1.0178086009239699e-07,
+                                       1.3215486790144310e-06, 1.5252733804059841e-05, 1.5403530393381608e-04,
+                                       1.3333558146428443e-03, 9.6181291076284772e-03, 5.5504108664821580e-02,
+                                       2.4022650695910071e-01, 6.9314718055994531e-01, 1.0};
+// 2^x for -1000 < x <= 0, to 1e-14 of it, without branches.
+__device__ __forceinline__ double PowerOfTwo(double x) {
+  constexpr double kRound = 0x1.8p52;
+  const double shifted = x + kRound;
+  const double rest = x - (shifted - kRound);
+  double power = kPowerTerms[0];
+#pragma unroll
+  for (int i = 1; i < 12; ++i) power = fma(power, rest, kPowerTerms[i]);
+  return __hiloint2double(__double2hiint(power) + (__double2loint(shifted) << 20), __double2loint(power));
+}
+
+// Random words of the tokens `id` to `id` + 3, `id` being a multiple of four; as SampleNoise's.
+__device__ __forceinline__ std::array<std::uint32_t, 4> NoiseWords(const SampleParams& params, int id) {
+  return Philox4x32({static_cast<std::uint32_t>(id) / 4, static_cast<std::uint32_t>(params.position),
+                     static_cast<std::uint32_t>(static_cast<std::uint64_t>(params.position) >> 32), 0},
+                    {static_cast<std::uint32_t>(params.seed), static_cast<std::uint32_t>(params.seed >> 32)});
+}
+// The exponential noise of a word, as on the host.
+__device__ __forceinline__ double NoiseOf(std::uint32_t word) {
+  return -log1p(-(static_cast<double>(word) + 0.5) * 0x1p-32);
+}
+// Their negative binary logarithms to about 2^-11; between -4.6 and 33. Bits that become a float are cheaper than a
+// conversion, and good enough but for the 2^-10 at either end.
+__device__ __forceinline__ void NoiseBits(const std::array<std::uint32_t, 4>& words, float (&bits)[4]) {
+  constexpr std::uint32_t kEnd = 1u << 22;
+  constexpr float kLn2 = 0.69314718f;
+  bool ends = false;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    bits[j] = -kLn2 * ptx::Log2Approx(2.0f - __uint_as_float(0x3F800000u | words[j] >> 9));
+    ends = ends || words[j] + kEnd < 2 * kEnd;
+  }
+  if (ends) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float uniform = (__uint2float_rn(words[j]) + 0.5f) * 0x1p-32f;
+      const float rest = (__uint2float_rn(~words[j]) + 0.5f) * 0x1p-32f;  // 1 - uniform
+      if (words[j] < kEnd) bits[j] = uniform * (1.0f + 0.5f * uniform);
+      if (~words[j] < kEnd) bits[j] = -kLn2 * ptx::Log2Approx(rest);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) bits[j] = -ptx::Log2Approx(bits[j]);
+}
+
+// What a thread knows of its tokens behind the first pass of a race.
+struct Racer {
+  float best = -1e30f, second = -1e30f;
+  int at = -1;  // the best
+};
+
+// The winner by the host's numbers among tokens from `border` on whose scores are `least` or more. Rarely needed.
+__device__ __noinline__ int RaceExactly(Slice slice, SampleParams params, float largest, std::uint64_t border,
+                                        Racer racer, float least, DrawShared& shared) {
+  // Scores are positive, so their bits have their order.
+  std::uint64_t score = 0, token = 0;
+  const auto enter = [&](int id, float logit) {
+    const double x =
+        (static_cast<double>(logit) - static_cast<double>(largest)) / static_cast<double>(params.temperature);
+    const double noise = NoiseOf(NoiseWords(params, id & ~3)[id % 4]);
+    const auto exact = static_cast<std::uint64_t>(__double_as_longlong(exp(x) / noise));
+    if (exact > score) score = exact, token = ~static_cast<std::uint32_t>(id);  // ids ascend
+  };
+  if (racer.second >= least) {
+    const Border last(border);
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x) * 4; i < slice.groups * 4; i += i % 4 == 3 ? kDrawThreads * 4 - 3 : 1) {
+      if (last.Holds(slice.logits[i], slice.begin + i)) enter(slice.begin + i, slice.logits[i]);
+    }
+  } else if (racer.best >= least) {
+    enter(racer.at, slice.logits[racer.at - slice.begin]);
+  }
+  const std::uint64_t winner = ClusterMax(score, shared, shared.winner_score);
+  return IdOf(ClusterMax(score == winner ? token : 0, shared, shared.winner_token));
+}
+
+// The winner of the race among tokens of the row from `border` on; `largest` is the row's, finite. Scores of single
+// precision decide when no two are close.
+__device__ __forceinline__ int Race(const Slice& slice, const SampleParams& params, float largest, std::uint64_t border,
+                                    DrawShared& shared) {
+  // No token wins that is further than this below the largest, whatever its noise.
+  constexpr float kReach = 40.0f, kNone = -1e30f, kMargin = 0x1p-8f;
+  const float bits = 1.44269504f / params.temperature;
+  const Border last(border);
+  Racer racer;
+  slice.ForGroups([&](int id, const float(&logits)[4]) {
+    float scores[4];
+    bool any = false;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float score = (logits[j] - largest) * bits;
+      const bool runs = score >= -kReach && last.Holds(logits[j], id + j);
+      scores[j] = runs ? score : kNone;
+      any = any || runs;
+    }
+    if (!any) return;
+    float noise[4];
+    NoiseBits(NoiseWords(params, id), noise);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float score = scores[j] + noise[j];
+      racer.second = fmaxf(racer.second, fminf(racer.best, score));
+      racer.at = score > racer.best ? id + j : racer.at;
+      racer.best = fmaxf(racer.best, score);
+    }
+  });
+  // The best of all and the score of the next, over lanes, warps and blocks.
+  const auto join = [](std::uint64_t& first, std::uint32_t& next) {
+    const std::uint64_t most = WarpMax(first);
+    next = __reduce_max_sync(kFullWarp, first == most ? next : static_cast<std::uint32_t>(first >> 32));
+    first = most;
+  };
+  std::uint64_t first = PlaceOf(racer.best, racer.at);
+  std::uint32_t next = OrderOf(racer.second);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  join(first, next);
+  if (lane == 0) shared.warps[threadIdx.x / 32] = first, shared.next[threadIdx.x / 32] = next;
+  __syncthreads();
+  first = shared.warps[lane % kDrawWarps], next = shared.next[lane % kDrawWarps];
+  join(first, next);
+  if (threadIdx.x == 0) shared.score = first, shared.next_score = next;
+  ptx::SyncCluster();
+  first = ptx::LoadOfBlock(&shared.score, lane % kDrawBlocks);
+  next = ptx::LoadOfBlock(&shared.next_score, lane % kDrawBlocks);
+  join(first, next);
+  const float least = LogitOf(first) - kMargin;
+  if (OfOrder(next) < least) return IdOf(first);
+  return RaceExactly(slice, params, largest, border, racer, least, shared);
 }
 
 }  // namespace galley::backend::cuda

@@ -68,14 +68,14 @@ void BulkSplitProduct(const ProductArgs& args, cudaStream_t stream);
 [[nodiscard]] bool TakesBulkProduct(const Weight& weight, std::int64_t group_rows);
 // Whether the split form takes x unpacked: few rows, whose part then lies beside the stages.
 [[nodiscard]] bool TakesUnpacked(const Weight& weight, int rows);
-inline constexpr std::int64_t kWideTileColsMin = 4096;
-// Rows of x in a tile: at least a warpgroup product's columns, and wide tiles where there are many, because x goes
-// through shared memory once for 128 rows of weights; but the wider tile has less of K on its way, which costs more
-// than it gains where K is short. Between, what ends sooner on the multiprocessors of an H200.
+// Rows of x in a tile: at least a warpgroup product's columns, and as many as registers take where there are many rows,
+// because shared memory, through which codes and x go once a tile, is what limits such products. Between, what ends
+// sooner on the multiprocessors of an H200.
+inline constexpr int kWideTileRowsMin = 1024;
 [[nodiscard]] constexpr int BulkTileRows(const Weight& weight, int rows, bool split) {
   if (rows <= 64) return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
   if (split) return 128;
-  if (rows > 1024) return weight.cols >= kWideTileColsMin ? 192 : 128;
+  if (rows > kWideTileRowsMin) return 192;
   constexpr std::int64_t kMultiprocessors = 132;
   const auto time = [&](int tile_rows) {
     const std::int64_t tiles = (weight.rows + 127) / 128 * ((rows + tile_rows - 1) / tile_rows);
@@ -145,10 +145,21 @@ void EngramRows(const EngramRowsArgs& args, cudaStream_t stream);
 void EngramGather(const EngramGatherArgs& args, cudaStream_t stream);
 void EngramMix(const EngramMixArgs& args, cudaStream_t stream);
 
-// mhc.cu
+// Counters by which blocks of threads of one launch wait for each other. Zero before a kernel that takes them, and
+// behind it.
+inline constexpr int kArrivals = 32;
+
+// mhc.cu and mhc_clusters.cu, the same bits
 inline constexpr int kCopies = 4;
+enum class MhcForm { kAuto, kChunks, kClusters };  // kClusters needs compute capability 9.0, as does kAuto
+struct MhcScratch {
+  float* sums = nullptr;              // MhcScratchBytes
+  std::uint32_t* arrivals = nullptr;  // [kArrivals]
+};
 [[nodiscard]] std::size_t MhcScratchBytes(int rows, int dim);
-void MhcBoundary(const MhcBoundaryArgs& args, float* scratch, cudaStream_t stream);
+void MhcBoundary(const MhcBoundaryArgs& args, const MhcScratch& scratch, MhcForm form, cudaStream_t stream);
+// False, and nothing is issued, for what that kernel does not take, or for few rows unless they are wanted.
+[[nodiscard]] bool MhcClusters(const MhcBoundaryArgs& args, bool few_rows, cudaStream_t stream);
 
 // attention_rows.cu
 
@@ -167,6 +178,7 @@ void WindowRecords(const WindowRecordArgs& args, cudaStream_t stream);
 // The same beside what lies between the products of queries: qr [T][rank] = RMS(low), and when `quantized` is given qr
 // quantised in an order for products of FP8 weights (kPaired, kSlots or kPacked), and in `angles` [T][rope.dims / 2]
 // cosine and sine of every row's rotation.
+inline constexpr int kQueryRankMax = 2048;
 struct QueryRowArgs {
   WindowRecordArgs window;
   const BFloat16* low = nullptr;
@@ -185,10 +197,9 @@ void RotateHeads(const float2* angles, BFloat16* q, int rows, int heads, int hea
                  cudaStream_t stream);
 
 // attention.cu
-// `few_rows`: whether few rows may take larger blocks of threads. `warpgroups`: whether many rows of many heads may
-// take attention_heads.cu, which needs compute capability 9.0. All give the same bits.
-void Attention(const AttentionArgs& args, bool few_rows, bool warpgroups, cudaStream_t stream);
-void DraftAttention(const DraftAttentionArgs& args, cudaStream_t stream);
+// `warpgroups`: whether the device has compute capability 9.0, where models with many heads take attention_heads.cu.
+void Attention(const AttentionArgs& args, bool warpgroups, cudaStream_t stream);
+void DraftAttention(const DraftAttentionArgs& args, bool warpgroups, cudaStream_t stream);
 
 // compress.cu
 struct CompressScratch {
@@ -267,7 +278,7 @@ struct MoeShape {
 inline constexpr int kSlimExpertRowsMin = 9;
 struct MoeScratch {
   const ExpertPointers* experts = nullptr;  // [expert_count + 1], the shared one last
-  const BFloat16* x = nullptr;              // [T][D]; kStream: quantised and paired
+  BFloat16* quantized = nullptr;            // [T][D], kStream
   std::byte* work = nullptr;                // MoeWorkBytes
 };
 // `slim`: whether that form is wanted where the wide one is not.
@@ -277,6 +288,10 @@ void Moe(const MoeArgs& args, const MoeShape& shape, const MoeScratch& scratch, 
 
 // route.cu: `logits` [T][experts] fp32, of the gate.
 void RouteSelect(const RouteArgs& args, const float* logits, cudaStream_t stream);
+// gate.cu: the gate's product, with the bits of Product, and the choice in one launch; writes `logits` and takes
+// `arrivals` [kArrivals]. For what TakesGate says.
+[[nodiscard]] bool TakesGate(const RouteArgs& args);
+void GateAndSelect(const RouteArgs& args, float* logits, std::uint32_t* arrivals, cudaStream_t stream);
 
 // draft.cu
 // One step of the chain: tokens before row i of every block → embeddings, confidences and the joined rows.
@@ -295,8 +310,25 @@ struct DraftStepArgs {
 };
 void DraftEmbed(const DraftStepArgs& args, cudaStream_t stream);
 void DraftDraw(const DraftStepArgs& args, cudaStream_t stream);
-// `rows`, `params` and `tokens` on the device.
-void DrawRows(const DrawArgs& args, const std::int32_t* rows, const SampleParams* params, std::int32_t* tokens,
-              cudaStream_t stream);
+// A DrawRequest whose arrays are on the device, as places in those of DrawLaunch; -1: none.
+struct DrawRow {
+  SampleParams params;
+  std::int32_t row = 0, given = -1, alternatives = -1;
+  std::int32_t allowed = -1, repeated = -1;
+  std::int32_t changes = 0, change_count = 0;
+  float repetition = 1;
+};
+struct DrawLaunch {
+  int count = 0, vocab = 0;
+  bool filters = true;  // whether a row has top-k, top-p or alternatives
+  const float* logits = nullptr;
+  const DrawRow* rows = nullptr;
+  const std::uint32_t* words = nullptr;
+  const LogitChange* changes = nullptr;
+  DrawnToken* drawn = nullptr;  // as those of DrawArgs, in memory that the device can write
+  RankedToken* ranked = nullptr;
+};
+void DrawRows(const DrawLaunch& args, cudaStream_t stream);
+constexpr int kDrawVocabMax = 1 << 18;
 
 }  // namespace galley::backend::cuda

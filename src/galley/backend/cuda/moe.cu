@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixture of experts (2.9) in four launches: pairs (row, expert) grouped by expert and cut into tiles; w1 and w3 with
-// SwiGLU, routing weight and the quantiser of the next product; w2; the sum over experts in ascending id, then shared.
-// The shared expert is one more expert that every row has chosen. A pair's values do not depend on its tile.
+// Mixture of experts (2.9) in four or five launches: pairs (row, expert) grouped by expert and cut into tiles; w1 and
+// w3 with SwiGLU, routing weight and the quantiser of the next product; w2; the sum over experts in ascending id, then
+// shared. The shared expert is one more expert that every row has chosen. A pair's values do not depend on its tile.
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/moe_work.h"
@@ -88,17 +88,18 @@ __global__ void __launch_bounds__(1024) GroupKernel(MoeArgs args, MoeWork work) 
   const int begin = ScanBlock(whole(count), warp_sums) - whole(count);
   const int tiles_end = ScanBlock(tiles, warp_sums);
   cursor[tid] = begin;
+  // Tiles of the shared expert first: they take longest.
+  const int shared_tiles = (args.rows + work.shared_tile - 1) / work.shared_tile;
   const int each = tiles > 0 ? whole((count + tiles - 1) / tiles) : 0;  // tiles of nearly equal size
   for (int i = 0; i < tiles; ++i) {
-    work.tiles[tiles_end - tiles + i] = {tid, begin + i * each, min(each, count - i * each)};
+    work.tiles[shared_tiles + tiles_end - tiles + i] = {tid, begin + i * each, min(each, count - i * each)};
   }
   counts[tid] = tiles_end;
   __syncthreads();
-  const int routed_tiles = counts[1023], shared_tiles = (args.rows + work.shared_tile - 1) / work.shared_tile;
-  for (int i = routed_tiles + tid; i < work.tiles_max; i += 1024) {
-    const int from = (i - routed_tiles) * work.shared_tile;
-    const bool used = i - routed_tiles < shared_tiles;
-    work.tiles[i] = {args.expert_count, work.shared_begin + from, used ? min(work.shared_tile, args.rows - from) : 0};
+  for (int i = shared_tiles + counts[1023] + tid; i < work.tiles_max; i += 1024) work.tiles[i] = {0, 0, 0};
+  for (int i = tid; i < shared_tiles; i += 1024) {
+    const int from = i * work.shared_tile;
+    work.tiles[i] = {args.expert_count, work.shared_begin + from, min(work.shared_tile, args.rows - from)};
   }
   for (int i = tid; i < work.pairs; i += 1024) {
     const int position = atomicAdd(&cursor[args.experts[i]], 1);
@@ -109,6 +110,53 @@ __global__ void __launch_bounds__(1024) GroupKernel(MoeArgs args, MoeWork work) 
   for (int t = tid; t < args.rows; t += 1024) {
     work.token[work.shared_begin + t] = t;
     work.weight[work.shared_begin + t] = 1.0f;
+  }
+}
+
+// The same for so few pairs that each is compared with all others, an expert a tile; beside it, in the other blocks of
+// threads, x is quantised, a warp a group of 32.
+constexpr int kFewRows = 8, kFewPairs = 64;
+__global__ void __launch_bounds__(256) PrepareFewKernel(MoeArgs args, MoeWork work, int dim, BFloat16* quantized) {
+  ptx::BeginKernel();
+  const int tid = static_cast<int>(threadIdx.x);
+  if (blockIdx.x > 0) {
+    const std::int64_t group = static_cast<std::int64_t>(blockIdx.x - 1) * 8 + tid / 32, lane = tid % 32;
+    if (group * 32 >= static_cast<std::int64_t>(args.rows) * dim) return;
+    const float value = ToFloat(args.x[group * 32 + lane]);
+    quantized[group * 32 + PairedPlace(tid % 32)] = ToBFloat16(FakeFp8(value, Fp8Scale(WarpMax(fabsf(value)))));
+    return;
+  }
+  __shared__ int expert[kFewPairs], leads[kFewPairs];
+  const int mine = tid < work.pairs ? args.experts[tid] : 0;
+  const float weight = tid < work.pairs ? args.weights[tid] : 0;
+  if (tid < kFewPairs) expert[tid] = mine;
+  __syncthreads();
+  int smaller = 0, same = 0, before = 0;
+  for (int i = 0; i < work.pairs; ++i) {
+    const int other = expert[i];
+    smaller += other < mine ? 1 : 0;
+    same += other == mine ? 1 : 0;
+    before += other == mine && i < tid ? 1 : 0;
+  }
+  const bool inside = tid < work.pairs, leader = inside && before == 0;
+  if (tid < kFewPairs) leads[tid] = leader ? 1 : 0;
+  __syncthreads();
+  int tile = 1, tiles = 1;  // the shared expert's comes first
+  for (int i = 0; i < work.pairs; ++i) {
+    tile += expert[i] < mine ? leads[i] : 0;
+    tiles += leads[i];
+  }
+  if (inside) {
+    work.position[tid] = smaller + before;
+    work.token[smaller + before] = tid / args.topk;
+    work.weight[smaller + before] = weight;
+  }
+  if (leader) work.tiles[tile] = {mine, smaller, same};
+  for (int i = tiles + tid; i < work.tiles_max; i += 256) work.tiles[i] = {0, 0, 0};
+  if (tid == 0) work.tiles[0] = {args.expert_count, work.shared_begin, args.rows};
+  if (tid < args.rows) {
+    work.token[work.shared_begin + tid] = tid;
+    work.weight[work.shared_begin + tid] = 1.0f;
   }
 }
 
@@ -289,13 +337,23 @@ void Moe(const MoeArgs& args, const MoeShape& shape, const MoeScratch& scratch, 
   if (args.rows == 0) return;
   MoeProblem p{.work = {},
                .experts = scratch.experts,
-               .x = scratch.x,
+               .x = shape.form == MoeForm::kStream ? scratch.quantized : args.x,
                .shared_expert = args.expert_count,
                .dim = shape.dim,
                .inter = shape.inter,
                .limit = args.swiglu_limit};
   Layout(shape, scratch.work, &p.work);
-  LaunchKernel(GroupKernel, 1, 1024, 0, stream, args, p.work);
+  const bool streams = shape.form == MoeForm::kStream;
+  if (streams && args.rows <= kFewRows && p.work.pairs <= kFewPairs) {
+    const int groups = args.rows * shape.dim / 32;
+    LaunchKernel(PrepareFewKernel, static_cast<unsigned>(1 + (groups + 7) / 8), 256, 0, stream, args, p.work, shape.dim,
+                 scratch.quantized);
+  } else {
+    if (streams) {
+      Reorder({.x = args.x, .rows = args.rows, .cols = shape.dim, .quantize = true, .out = scratch.quantized}, stream);
+    }
+    LaunchKernel(GroupKernel, 1, 1024, 0, stream, args, p.work);
+  }
   switch (shape.form) {
     case MoeForm::kStream:
       ChooseTiles<WeightFormat::kMxfp4, WeightFormat::kFp8Block32>(p, stream);

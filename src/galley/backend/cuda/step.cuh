@@ -24,11 +24,14 @@ __device__ __forceinline__ HistoryEntry EntryOf(const HistorySlab& slab, const s
           key_scales + i * slab.key_scales()};
 }
 
-// Cosine and sine of pair `i` at position `p`: the fp32 product of position and frequency, accurate at every position.
-__device__ __forceinline__ float2 RopeAngle(const Rope& rope, std::int64_t p, int i) {
+// Cosine and sine of a pair at position `p`: the fp32 product of position and frequency, accurate at every position.
+__device__ __forceinline__ float2 RopeAngle(float frequency, std::int64_t p) {
   double s, c;
-  sincos(static_cast<double>(static_cast<float>(p) * rope.frequencies[i]), &s, &c);
+  sincos(static_cast<double>(static_cast<float>(p) * frequency), &s, &c);
   return {static_cast<float>(c), static_cast<float>(s)};
+}
+__device__ __forceinline__ float2 RopeAngle(const Rope& rope, std::int64_t p, int i) {
+  return RopeAngle(rope.frequencies[i], p);
 }
 // (re, im) turned and rounded to bf16.
 __device__ __forceinline__ float2 Turn(float re, float im, float2 angle) {

@@ -69,8 +69,14 @@ __device__ __forceinline__ void ArriveThreads(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Stores four 8 × 8 matrices of 16-bit values, held as fragments of Mma16x8x16's sums, transposed: lane 8 m + i gives
-// the address of column i of matrix m, 16 bytes.
+// Stores four 8 × 8 matrices of 16-bit values, held as fragments of Mma16x8x16's sums: lane 8 m + i gives the address
+// of row i of matrix m, 16 bytes.
+__device__ __forceinline__ void StoreMatrix4(std::uint32_t row, const std::uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+// The same transposed: lane 8 m + i gives the address of column i of matrix m.
 __device__ __forceinline__ void StoreMatrix4Transposed(std::uint32_t column, const std::uint32_t (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(column), "r"(r[0]),
                "r"(r[1]), "r"(r[2]), "r"(r[3])

@@ -18,6 +18,20 @@ __device__ __forceinline__ std::uint64_t CoreDescriptor(std::uint32_t address, s
          static_cast<std::uint64_t>(column_stride >> 4) << 32;
 }
 
+// The same in rows of 128 bytes of which eight make a core of 1,024, aligned so, with the pieces of 16 bytes of row r
+// at their place xor r. Rows lie along K or along the columns. K in rows: `row_stride` bytes between cores along the
+// columns
+// (`line_stride` is unused). Columns in rows: `row_stride` between cores along K, `line_stride` between those along the
+// columns.
+__device__ __forceinline__ std::uint64_t SwizzledDescriptor(std::uint32_t address, std::uint32_t row_stride,
+                                                            std::uint32_t line_stride = 16) {
+  return CoreDescriptor(address, line_stride, row_stride) | std::uint64_t{1} << 62;
+}
+// The same operand `bytes` further on.
+__device__ __forceinline__ std::uint64_t MovedBy(std::uint64_t descriptor, int bytes) {
+  return descriptor + static_cast<std::uint64_t>(bytes >> 4);
+}
+
 __device__ __forceinline__ void WarpgroupFence() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -40,6 +54,12 @@ __device__ __forceinline__ void WarpgroupWait() {
   __trap();
 #endif
 }
+// Behind a wait: what the products have added to is not used before it.
+template <int N>
+__device__ __forceinline__ void HoldSums(float (&d)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
 // Makes ordinary writes to shared memory visible to warpgroup products; before the barrier, in every writing thread.
 __device__ __forceinline__ void FenceForWarpgroup() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -50,7 +70,6 @@ __device__ __forceinline__ void FenceForWarpgroup() {
 #define GALLEY_NAMES_4 "%0, %1, %2, %3"
 #define GALLEY_NAMES_8 GALLEY_NAMES_4 ", %4, %5, %6, %7"
 #define GALLEY_NAMES_16 GALLEY_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define GALLEY_NAMES_24 GALLEY_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define GALLEY_NAMES_32 \
   GALLEY_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define GALLEY_NAMES_48 \
@@ -65,16 +84,9 @@ __device__ __forceinline__ void FenceForWarpgroup() {
 #define GALLEY_NAMES_96 \
   GALLEY_NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 
-#define GALLEY_NAMES_128                                                                                         \
-  GALLEY_NAMES_80                                                                                                \
-  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, " \
-  "%101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, " \
-  "%119, %120, %121, %122, %123, %124, %125, %126, %127"
-
 #define GALLEY_FLOATS_4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define GALLEY_FLOATS_8(d, i) GALLEY_FLOATS_4(d, i), GALLEY_FLOATS_4(d, i + 4)
 #define GALLEY_FLOATS_16(d, i) GALLEY_FLOATS_8(d, i), GALLEY_FLOATS_8(d, i + 8)
-#define GALLEY_FLOATS_24(d, i) GALLEY_FLOATS_16(d, i), GALLEY_FLOATS_8(d, i + 16)
 #define GALLEY_FLOATS_32(d, i) GALLEY_FLOATS_16(d, i), GALLEY_FLOATS_16(d, i + 16)
 #define GALLEY_FLOATS_48(d, i) GALLEY_FLOATS_32(d, i), GALLEY_FLOATS_16(d, i + 32)
 #define GALLEY_FLOATS_64(d, i) GALLEY_FLOATS_32(d, i), GALLEY_FLOATS_32(d, i + 32)
@@ -82,12 +94,11 @@ __device__ __forceinline__ void FenceForWarpgroup() {
 #define GALLEY_FLOATS_80(d, i) GALLEY_FLOATS_64(d, i), GALLEY_FLOATS_16(d, i + 64)
 #define GALLEY_FLOATS_96(d, i) GALLEY_FLOATS_80(d, i), GALLEY_FLOATS_16(d, i + 80)
 
-#define GALLEY_FLOATS_128(d, i) GALLEY_FLOATS_64(d, i), GALLEY_FLOATS_64(d, i + 64)
-
-// `columns` of b, so `count` = columns / 2 registers of d; a0 to a3 and b_at are the operands behind them.
-#define GALLEY_WGMMA(columns, count, a0, a1, a2, a3, b_at)                                             \
+// `columns` of b, so `count` = columns / 2 registers of d; a0 to a3 and b_at are the operands behind them;
+// `transposed`: whether columns of b are neighbours in a core.
+#define GALLEY_WGMMA(columns, count, a0, a1, a2, a3, b_at, transposed)                                 \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" GALLEY_NAMES_##count \
-               "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_at ", 1, 1, 1, 0;"                  \
+               "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_at ", 1, 1, 1, " #transposed ";"    \
                : GALLEY_FLOATS_##count(d, 0)                                                           \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
@@ -97,24 +108,24 @@ struct Wgmma {
   __device__ __forceinline__ static void Add(float (&d)[N / 2], const std::uint32_t (&a)[4], std::uint64_t b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     if constexpr (N == 8) {
-      GALLEY_WGMMA(8, 4, 4, 5, 6, 7, 8);
+      GALLEY_WGMMA(8, 4, 4, 5, 6, 7, 8, 0);
     } else if constexpr (N == 16) {
-      GALLEY_WGMMA(16, 8, 8, 9, 10, 11, 12);
+      GALLEY_WGMMA(16, 8, 8, 9, 10, 11, 12, 0);
     } else if constexpr (N == 32) {
-      GALLEY_WGMMA(32, 16, 16, 17, 18, 19, 20);
+      GALLEY_WGMMA(32, 16, 16, 17, 18, 19, 20, 0);
     } else if constexpr (N == 64) {
-      GALLEY_WGMMA(64, 32, 32, 33, 34, 35, 36);
+      GALLEY_WGMMA(64, 32, 32, 33, 34, 35, 36, 0);
     } else if constexpr (N == 96) {
-      GALLEY_WGMMA(96, 48, 48, 49, 50, 51, 52);
+      GALLEY_WGMMA(96, 48, 48, 49, 50, 51, 52, 0);
     } else if constexpr (N == 128) {
-      GALLEY_WGMMA(128, 64, 64, 65, 66, 67, 68);
+      GALLEY_WGMMA(128, 64, 64, 65, 66, 67, 68, 0);
     } else if constexpr (N == 144) {
-      GALLEY_WGMMA(144, 72, 72, 73, 74, 75, 76);
+      GALLEY_WGMMA(144, 72, 72, 73, 74, 75, 76, 0);
     } else if constexpr (N == 160) {
-      GALLEY_WGMMA(160, 80, 80, 81, 82, 83, 84);
+      GALLEY_WGMMA(160, 80, 80, 81, 82, 83, 84, 0);
     } else {
       static_assert(N == 192, "no such product is instantiated");
-      GALLEY_WGMMA(192, 96, 96, 97, 98, 99, 100);
+      GALLEY_WGMMA(192, 96, 96, 97, 98, 99, 100, 0);
     }
 #else
     __trap();
@@ -122,29 +133,15 @@ struct Wgmma {
   }
 };
 
-// d += a b with a[64][16] in shared memory too; with `transposed` columns of b are neighbours in a core, instead of
-// values of K.
-#define GALLEY_WGMMA_SHARED(columns, count, a_at, b_at, transposed)                                    \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" GALLEY_NAMES_##count \
-               "}, %" #a_at ", %" #b_at ", 1, 1, 1, 0, " #transposed ";"                               \
-               : GALLEY_FLOATS_##count(d, 0)                                                           \
-               : "l"(a), "l"(b))
-__device__ __forceinline__ void AddKeys48(float (&d)[24], std::uint64_t a, std::uint64_t b) {
+// d += a b of 128 columns whose neighbours lie in a core, instead of values of K.
+__device__ __forceinline__ void AddTransposed128(float (&d)[64], const std::uint32_t (&a)[4], std::uint64_t b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  GALLEY_WGMMA_SHARED(48, 24, 24, 25, 0);
-#else
-  __trap();
-#endif
-}
-__device__ __forceinline__ void AddTransposed256(float (&d)[128], std::uint64_t a, std::uint64_t b) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  GALLEY_WGMMA_SHARED(256, 128, 128, 129, 1);
+  GALLEY_WGMMA(128, 64, 64, 65, 66, 67, 68, 1);
 #else
   __trap();
 #endif
 }
 
-#undef GALLEY_WGMMA_SHARED
 #undef GALLEY_WGMMA
 #undef GALLEY_NAMES_4
 #undef GALLEY_FLOATS_4
@@ -152,9 +149,7 @@ __device__ __forceinline__ void AddTransposed256(float (&d)[128], std::uint64_t 
 #undef GALLEY_FLOATS_8
 #undef GALLEY_NAMES_16
 #undef GALLEY_FLOATS_16
-#undef GALLEY_NAMES_24
 #undef GALLEY_NAMES_32
-#undef GALLEY_FLOATS_24
 #undef GALLEY_FLOATS_32
 #undef GALLEY_NAMES_48
 #undef GALLEY_NAMES_64
@@ -163,10 +158,8 @@ __device__ __forceinline__ void AddTransposed256(float (&d)[128], std::uint64_t 
 #undef GALLEY_NAMES_72
 #undef GALLEY_NAMES_80
 #undef GALLEY_NAMES_96
-#undef GALLEY_NAMES_128
 #undef GALLEY_FLOATS_72
 #undef GALLEY_FLOATS_80
 #undef GALLEY_FLOATS_96
-#undef GALLEY_FLOATS_128
 
 }  // namespace galley::backend::cuda::ptx

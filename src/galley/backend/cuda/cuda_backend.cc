@@ -547,10 +547,8 @@ void CudaBackend::IndexSelect(const IndexSelectArgs& args) {
   if (!Require(args.slab.index_dim == cuda::kIndexDim, "index keys of this size", args.slab.index_dim)) return;
   if (!Require(args.heads <= 64, "so many index heads", args.heads)) return;
   if (!Require(args.rope.dims <= cuda::kIndexDim, "so many rotated dimensions", args.rope.dims)) return;
-  if (!Require(args.role == CandidateRole::kNone || args.candidate_block_size == cuda::kScoreGroup,
-               "candidate blocks of this size", args.candidate_block_size)) {
-    return;
-  }
+  const bool in_groups = args.role == CandidateRole::kNone || args.candidate_block_size == cuda::kScoreGroup;
+  if (!Require(in_groups, "candidate blocks of this size", args.candidate_block_size)) return;
   Run("IndexSelect", [&] {
     const int rows = args.step.rows;
     const std::int64_t entries = std::max<std::int64_t>(PositionEnd(args.step) / args.slab.ratio, 1);

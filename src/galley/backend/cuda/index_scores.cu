@@ -268,12 +268,15 @@ __device__ void ScoreKeys(const IndexScratch& scratch, int first, int local, con
     const std::uint32_t data = ring.data();
     codes[0] = LoadShared16(data + codes_at), codes[1] = LoadShared16(data + codes_at + 8 * kCodeBytes);
     scale[0] = LoadShared1(data + scale_at), scale[1] = LoadShared1(data + scale_at + 8 * kScaleBytes);
+  };
+  const auto release = [&] {
     __syncwarp();
     if (lane == 0) ptx::Arrive(ring.empty(ring.stage));
     ring.Advance();
   };
   load();
   if (kAhead) DecodeHalf<0>(codes, scale, a[0]);
+  release();
   for (int i = run.begin; i < run.end; i += kStageKeys) {
     const bool more = i + kStageKeys < run.end;
     float products[kColumns / 2];
@@ -286,12 +289,13 @@ __device__ void ScoreKeys(const IndexScratch& scratch, int first, int local, con
       if (more) load();
       WaitForProducts<1>();
       DecodeHalf<0>(codes, scale, a[0]);
+      if (more) release();
     } else {
       DecodeHalf<0>(codes, scale, a[0]);
       DecodeHalf<1>(codes, scale, a[1]);
       MultiplyHalf<kColumns, 0>(a[0], queries, descriptor, products);
       MultiplyHalf<kColumns, 1>(a[1], queries, descriptor, products);
-      if (more) load();
+      if (more) load(), release();
     }
     WaitForProducts<0>();
 #pragma unroll

@@ -163,28 +163,33 @@ class Mixer {
     const uint4 norm = *reinterpret_cast<const uint4*>(args_.norm + d_);
     RowValues next[2];
     std::uint32_t held[2][4] = {};
-    Read(next, place_.tile);
+    Read(next[0], Row(place_.tile, 0));
+    Read(next[1], Row(place_.tile, 1));
     ptx::SyncThreads(kAllThreads, kThreads);
     int i = 0, tile = place_.tile;
     for (; tile < place_.tiles; tile += place_.step, ++i) {
-      RowValues rows[2] = {next[0], next[1]};
-      Read(next, tile + place_.step);
       std::uint32_t x[2][4];
       StepOperands operands[2];
       float squares[2] = {};
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
+      Products products = {};
+      const auto mix = [&](int half) {
         const Mixing& mixing = shared_.mixing[i % 2][half * 8 + row_];
 #pragma unroll
         for (int step = 0; step < 2; ++step) {
           std::uint32_t pairs[2];
-          Mix(rows[half].Step(step), mixing, true, true, half, operands[step], pairs, squares[half]);
+          Mix(next[half].Step(step), mixing, true, true, half, operands[step], pairs, squares[half]);
           x[half][2 * step] = pairs[0], x[half][2 * step + 1] = pairs[1];
         }
-        WriteH(operands, half, Row(tile, half));
-      }
-      Products products = {};
+      };
+      // Values of the next tile are asked for in two parts beside the products: all at once waits for places to load
+      // to.
+      mix(0);
+      WriteH(operands, 0, Row(tile, 0));
+      mix(1);
+      WriteH(operands, 1, Row(tile, 1));
+      Read(next[0], Row(tile + place_.step, 0));
       Multiply(products, shared_.fn[warp_], 0, operands[0]);
+      Read(next[1], Row(tile + place_.step, 1));
       Multiply(products, shared_.fn[warp_], 1, operands[1]);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -207,18 +212,14 @@ class Mixer {
   __device__ __forceinline__ std::int64_t Row(int tile, int half) const {
     return static_cast<std::int64_t>(tile) * kTileRows + half * 8 + row_;
   }
-  __device__ __forceinline__ void Read(RowValues (&rows)[2], int tile) const {
+  __device__ __forceinline__ void Read(RowValues& row, std::int64_t t) const {
+    row = {};
+    if (t >= args_.rows) return;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const std::int64_t t = Row(tile, half);
-      rows[half] = {};
-      if (t >= args_.rows) continue;
-#pragma unroll
-      for (int c = 0; c < kCopies; ++c) {
-        rows[half].h[c] = __ldcg(reinterpret_cast<const uint4*>(args_.h + (t * kCopies + c) * args_.dim + d_));
-      }
-      rows[half].y = __ldcg(reinterpret_cast<const uint4*>(args_.y + t * args_.dim + d_));
+    for (int c = 0; c < kCopies; ++c) {
+      row.h[c] = __ldcg(reinterpret_cast<const uint4*>(args_.h + (t * kCopies + c) * args_.dim + d_));
     }
+    row.y = __ldcg(reinterpret_cast<const uint4*>(args_.y + t * args_.dim + d_));
   }
   __device__ __forceinline__ void WriteH(const StepOperands (&v)[2], int half, std::int64_t t) const {
     if (t >= args_.rows) return;

@@ -81,15 +81,11 @@ __device__ __forceinline__ std::uint64_t Best(const Slice& slice, DrawShared& sh
   return ClusterMax(at < 0 ? 0 : PlaceOf(most, at), shared, word);
 }
 
-// `Filters`: whether there are bins, for rows with top-k or top-p.
-template <bool Filters>
 __device__ __forceinline__ int DrawFrom(const Slice& slice, std::uint64_t best, const SampleParams& params,
                                         DrawShared& shared, DrawBins* bins) {
   const float largest = LogitOf(best);
   if (!(params.temperature > 0.0f) || isinf(largest)) return IdOf(best);
-  std::uint64_t border = params.min_p > 0 ? MinPBorder(params.temperature, params.min_p, largest) : FirstLikely();
-  if constexpr (Filters) border = BorderOf(slice, params, largest, border, shared, *bins);
-  return Race(slice, params, largest, border, shared);
+  return Race(slice, params, largest, BorderOf(slice, params, largest, shared, bins), shared);
 }
 
 // Applies what the request changes to the slice.
@@ -173,9 +169,7 @@ __device__ void WriteTop(int count, double log_total, const DrawShared& shared, 
   }
 }
 
-// Without filters, which are most of the code, more blocks fit on a multiprocessor.
-template <bool Filters>
-__global__ void __launch_bounds__(kDrawThreads, Filters ? 2 : 3) DrawRowsKernel(DrawLaunch args) {
+__global__ void __launch_bounds__(kDrawThreads, 2) DrawRowsKernel(DrawLaunch args) {
   ptx::BeginKernel();
   extern __shared__ __align__(16) std::uint8_t memory[];
   __shared__ DrawShared shared;
@@ -189,7 +183,7 @@ __global__ void __launch_bounds__(kDrawThreads, Filters ? 2 : 3) DrawRowsKernel(
   if (scored) {
     const float largest = LogitOf(original);
     log_total = LogTotal(slice, largest, shared);
-    if (Filters && row.alternatives > 0) {
+    if (row.alternatives > 0) {
       const std::uint64_t first = FirstNumber(args.vocab);
       BorderSearch search(slice, 1, largest, shared, *BinsOf(args.vocab, memory));
       KeepTop(slice, search.Cut(first, false, row.alternatives, shared.last[0]), shared);
@@ -206,7 +200,7 @@ __global__ void __launch_bounds__(kDrawThreads, Filters ? 2 : 3) DrawRowsKernel(
     }
     token = original == 0 ? kBrokenRow
             : best == 0   ? kNothingLeft
-                          : DrawFrom<Filters>(slice, best, row.params, shared, BinsOf(args.vocab, memory));
+                          : DrawFrom(slice, best, row.params, shared, BinsOf(args.vocab, memory));
   }
   ptx::SyncCluster();  // tops are there
   if (slice.rank == 0 && threadIdx.x < 32) {
@@ -235,7 +229,7 @@ __global__ void __launch_bounds__(kDrawThreads, 2) DraftDrawKernel(DraftStepArgs
   params.position += args.row;
   const std::uint64_t best = Best(slice, shared, shared.best);
   // A row without a usable logit drafts token 0.
-  const int token = best == 0 ? 0 : DrawFrom<true>(slice, best, params, shared, BinsOf(args.vocab, memory));
+  const int token = best == 0 ? 0 : DrawFrom(slice, best, params, shared, BinsOf(args.vocab, memory));
   if (slice.rank == 0 && threadIdx.x == 0) args.tokens[row] = token;
   ptx::SyncCluster();  // nobody's shared memory is read any more
 }
@@ -251,8 +245,7 @@ void LaunchDraws(void (*kernel)(Args), const Args& args, int rows, int vocab, bo
 }  // namespace
 
 void DrawRows(const DrawLaunch& args, cudaStream_t stream) {
-  LaunchDraws(args.filters ? DrawRowsKernel<true> : DrawRowsKernel<false>, args, args.count, args.vocab, args.filters,
-              stream);
+  LaunchDraws(DrawRowsKernel, args, args.count, args.vocab, args.filters, stream);
 }
 
 // Recorded steps replay the launch with other parameters, which may have filters.

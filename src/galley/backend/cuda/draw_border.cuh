@@ -254,11 +254,12 @@ class BorderSearch {
   std::uint32_t chosen_count_ = 0, chosen_digit_ = 0;
 };
 
-// The place from which on tokens take part in the race, of those from `border` on.
+// The place from which on tokens take part in the race.
 __device__ __forceinline__ std::uint64_t BorderOf(const Slice& slice, const SampleParams& params, float largest,
-                                                  std::uint64_t border, DrawShared& shared, DrawBins& bins) {
+                                                  DrawShared& shared, DrawBins* bins) {
+  std::uint64_t border = params.min_p > 0 ? MinPBorder(params.temperature, params.min_p, largest) : FirstLikely();
   if (params.top_k <= 0 && params.top_p >= 1.0f) return border;
-  BorderSearch search(slice, params.temperature, largest, shared, bins);
+  BorderSearch search(slice, params.temperature, largest, shared, *bins);
 #pragma unroll 1
   for (int i = 1; i <= 2; ++i) {
     const bool by_mass = i == 2;

@@ -227,23 +227,22 @@ void CpuBackend::IndexSelect(const IndexSelectArgs& args) {
 
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(args.slab.index_dim)) /
                                         std::sqrt(static_cast<double>(args.heads)));
-  // Queries with heads side by side, [dim][groups * 16], and their weights.
   const std::size_t query_size = dim * groups * 16;
   auto* queries = memory_.Take<float>(all_rows * query_size);
   auto* weights = memory_.Take<float>(all_rows * groups * 16);
   team_.Run(rows, 4.0 * rows * static_cast<double>(heads * dim), [&](std::int64_t row, int) {
     const auto t = static_cast<std::size_t>(row);
-    if (heads % 16 != 0) std::fill_n(queries + t * query_size, query_size, 0.0f);
     std::fill_n(weights + t * groups * 16, groups * 16, 0.0f);
     for (std::size_t h = 0; h < heads; ++h) {
       BFloat16* query = q + (t * heads + h) * dim;
       RotateTail(query, dim, rope + t * static_cast<std::size_t>(args.rope.dims), args.rope.dims, 1.0f);
       kernels_.round_fp4_index(query, dim);
-      for (std::size_t d = 0; d < dim; ++d) queries[t * query_size + d * groups * 16 + h] = ToFloat(query[d]);
       float& weight = raw_weights[t * heads + h];
       weight = RoundToBFloat16(RoundToBFloat16(weight) * scale);
       weights[t * groups * 16 + h] = weight;
     }
+    kernels_.pack_index_queries(
+        {.q = q + t * heads * dim, .heads = args.heads, .dim = args.slab.index_dim, .out = queries + t * query_size});
   });
   if (args.query_copy != nullptr) std::copy_n(q, all_rows * heads * dim, args.query_copy);
   if (args.weight_copy != nullptr) std::copy_n(raw_weights, all_rows * heads, args.weight_copy);

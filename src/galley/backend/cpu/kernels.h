@@ -133,8 +133,14 @@ struct AttendArgs {
 }
 
 // Scores of `count` index keys that lie one after the other (section 2.8).
+// Queries of a row as index_scores takes them.
+struct IndexQueryArgs {
+  const BFloat16* q = nullptr;  // [heads][dim], on the e2m1 grid of a scale for every 32 of a head (round_fp4_index)
+  int heads = 0, dim = 0;       // dim: a multiple of 32
+  float* out = nullptr;         // dim * (heads rounded up to 16) values
+};
 struct IndexArgs {
-  const float* q = nullptr;        // [dim][head_groups * 16]: heads side by side
+  const float* q = nullptr;        // as pack_index_queries leaves them
   const float* weights = nullptr;  // [head_groups * 16], zero for heads that do not exist
   int head_groups = 0;
   int dim = 0;                           // a multiple of 32
@@ -149,6 +155,7 @@ struct Kernels {
   void (*gather)(const GatherArgs&) = nullptr;  // null: products take packed rows as they are
   void (*product)(const ProductArgs&) = nullptr;
   void (*attend)(const AttendArgs&) = nullptr;
+  void (*pack_index_queries)(const IndexQueryArgs&) = nullptr;
   void (*index_scores)(const IndexArgs&) = nullptr;
   // For benchmarks: reads every byte (whole lines of 64), and runs `count` (a multiple of 4) times 16 independent steps
   // of what products consist of: 16 fp32 multiply-adds each, or all that a chunk of 128 MXFP4 weights takes once it is

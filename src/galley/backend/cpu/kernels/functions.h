@@ -16,6 +16,7 @@ void RoundFp4Index(BFloat16* x, std::size_t n);
 void EncodeFp4Index(const BFloat16* x, std::uint8_t* packed, std::uint8_t* scales, std::size_t n);
 void EncodeFp4Kv(const BFloat16* x, std::uint8_t* packed, std::uint8_t* scales, std::size_t n);
 // index.cc
+void PackIndexQueries(const IndexQueryArgs& a);
 void IndexScores(const IndexArgs& a);
 // measure.cc
 std::uint32_t ReadLines(const std::byte* data, std::size_t bytes);

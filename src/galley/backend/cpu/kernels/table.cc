@@ -8,6 +8,7 @@ namespace {
 constinit const Kernels kTable = {.pack = Pack,
                                   .product = MatrixProduct,
                                   .attend = Attend,
+                                  .pack_index_queries = PackIndexQueries,
                                   .index_scores = IndexScores,
                                   .read_lines = ReadLines,
                                   .run_floats = RunFloats,

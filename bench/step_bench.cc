@@ -50,7 +50,8 @@ class Bench {
  public:
   static Result<Bench> Create(const std::string& model_dir, const std::string& isa, int threads, int context) {
     Bench bench;
-    engine::LoadOptions options{.model_dir = model_dir, .backend = "cpu", .isa = isa, .threads = threads};
+    engine::LoadOptions options{.model_dir = model_dir};
+    options.device = {.backend = "cpu", .isa = isa, .threads = threads};
     options.rows_max = options.logit_rows_max = 6 * kSequencesMax;
     options.sequences_max = kSequencesMax;
     options.blocks = kSequencesMax * kBlocksEach;

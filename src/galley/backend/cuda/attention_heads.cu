@@ -19,7 +19,7 @@ namespace {
 
 __device__ __forceinline__ std::uint32_t TurnBack(std::uint32_t pair, float2 angle) {
   const float re = LowHalf(pair), im = HighHalf(pair);
-  return ptx::RoundPair(re * angle.x + im * angle.y, im * angle.x - re * angle.y);
+  return Pack(re * angle.x + im * angle.y, im * angle.x - re * angle.y);
 }
 
 // The warp's 16 heads of this half of the result, by way of shared memory: as they are, where a copy of that is wanted,
@@ -35,7 +35,7 @@ __device__ __forceinline__ void StoreResult(const AttentionTask& task, const Par
     std::uint32_t pairs[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      pairs[i] = ptx::RoundPair(sum[2 * i] * inverse[i % 2], sum[2 * i + 1] * inverse[i % 2]);
+      pairs[i] = Pack(sum[2 * i] * inverse[i % 2], sum[2 * i + 1] * inverse[i % 2]);
     }
     ptx::StoreMatrix4(
         ptx::SharedAddress(rows + lane % 16 * kRowBytes + (n / 8 * 8 + ((n % 8 + lane / 16) ^ lane % 8)) * 16), pairs);

@@ -114,8 +114,8 @@ struct Trade {
     if constexpr (!Last) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const uint4 pairs = {ptx::RoundPair(p[8 * i], p[8 * i + 1]), ptx::RoundPair(p[8 * i + 2], p[8 * i + 3]),
-                             ptx::RoundPair(p[8 * i + 4], p[8 * i + 5]), ptx::RoundPair(p[8 * i + 6], p[8 * i + 7])};
+        const uint4 pairs = {Pack(p[8 * i], p[8 * i + 1]), Pack(p[8 * i + 2], p[8 * i + 3]),
+                             Pack(p[8 * i + 4], p[8 * i + 5]), Pack(p[8 * i + 6], p[8 * i + 7])};
         uint4& at = to.pairs[part.half][i][part.local];
         at = pairs;
         ptx::SendFour(InPeer(At(at)), pairs, peer_full);

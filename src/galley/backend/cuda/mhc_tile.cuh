@@ -7,7 +7,7 @@
 
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/cuda/numbers.cuh"
-#include "galley/backend/cuda/ptx/approximate.cuh"
+#include "galley/backend/cuda/ptx/math.cuh"
 #include "galley/backend/cuda/ptx/mma.cuh"
 
 namespace galley::backend::cuda {

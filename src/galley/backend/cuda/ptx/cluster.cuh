@@ -68,25 +68,23 @@ __device__ __forceinline__ float4 LoadFourOfBlock(const float* own, int rank) {
 // barrier at `own_barrier`, behind which they can be read: no fence, which would wait for all other memory accesses
 // too.
 __device__ __forceinline__ void StoreToBlock(const float* own, float value, std::uint32_t own_barrier, int rank) {
-  std::uint32_t there, barrier;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(SharedAddress(own)), "r"(rank));
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"(own_barrier), "r"(rank));
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(there),
-               "f"(value), "r"(barrier)
-               : "memory");
+  SendOne(AddressInBlock(SharedAddress(own), rank), value, AddressInBlock(own_barrier, rank));
 }
 
 __device__ __forceinline__ std::uint64_t LoadOfBlock(const std::uint64_t* own, int rank) {
-  std::uint32_t there;
   std::uint64_t value;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(SharedAddress(own)), "r"(rank));
-  asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(value) : "r"(there) : "memory");
+  asm volatile("ld.shared::cluster.u64 %0, [%1];"
+               : "=l"(value)
+               : "r"(AddressInBlock(SharedAddress(own), rank))
+               : "memory");
   return value;
 }
 __device__ __forceinline__ std::uint32_t LoadOfBlock(const std::uint32_t* own, int rank) {
-  std::uint32_t there, value;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(SharedAddress(own)), "r"(rank));
-  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(there) : "memory");
+  std::uint32_t value;
+  asm volatile("ld.shared::cluster.u32 %0, [%1];"
+               : "=r"(value)
+               : "r"(AddressInBlock(SharedAddress(own), rank))
+               : "memory");
   return value;
 }
 

@@ -11,6 +11,8 @@ namespace galley::sched {
 
 const StepPlan* Scheduler::Next(TimeUs now, bool may_prefill) {
   if (steps_in_flight() >= options_.steps_in_flight_max) return nullptr;
+  // Asked before anything changes, like Summary(): a prompt that is preempted or expires below has waited in this step.
+  const bool prompts = !prefilling_.empty() || !queue_.empty();
   Expire(now);
   StepPlan& plan = plans_[static_cast<std::size_t>(next_step_) % plans_.size()];
   plan.Reset(next_step_);
@@ -18,7 +20,6 @@ const StepPlan* Scheduler::Next(TimeUs now, bool may_prefill) {
   std::swap(plan.ops, pending_ops_);
   blocks_owed_ = 0;
   PlanDecode(plan);
-  const bool prompts = !prefilling_.empty() || !queue_.empty();
   if (may_prefill) PlanPrefill(plan, now);
   prefill_waited_steps_ = prompts && plan.prefill.empty() ? prefill_waited_steps_ + 1 : 0;
   planning_ = false;

@@ -352,5 +352,23 @@ TEST(Scheduler, PromptRowsNeedPermission) {
   rank.Finish();
 }
 
+// A prompt that is preempted with rows in flight is on no list until they end, but the step that it was not allowed to
+// run in counts all the same. The first sequence needs a third block behind its 256th token, and all seven are taken.
+TEST(Scheduler, AStepWithoutPermissionCountsAlthoughItsPromptIsPreempted) {
+  TestRank rank({.blocks = 7, .slots = 3, .step_rows_max = 256});
+  rank.Submit(1, TestPrompt(255, 0, 1), 100);
+  rank.Step();
+  rank.Submit(2, TestPrompt(600, 0, 2), 10);
+  ASSERT_NE(rank.Plan(), nullptr);
+  ASSERT_EQ(rank.StateOf(2), "prefilling");
+  EXPECT_EQ(rank.Plan(/*may_prefill=*/false), nullptr);
+  EXPECT_EQ(rank.StateOf(2), "preempted");
+  EXPECT_EQ(rank->Summary(0).prefill_waited_steps, 1);
+  rank.Finish();
+  rank.RunAll();
+  ASSERT_EQ(rank.finished.size(), 2u);
+  rank.ExpectAllFree();
+}
+
 }  // namespace
 }  // namespace galley::sched

@@ -15,9 +15,7 @@ TEST(SimulatorSlow, ManySeeds) {
     const SimOptions options{.seed = first + i, .steps = 4000, .ranks = i % 4 == 3 ? 3 : 1, .steps_per_world = 1000};
     const Result<SimReport> report = Simulate(options);
     ASSERT_TRUE(report);
-    ASSERT_TRUE(report->violations.empty())
-        << "galley sim --seed " << options.seed << " --steps 4000 --ranks " << options.ranks << "\n"
-        << report->ToString();
+    ASSERT_TRUE(report->violations.empty()) << ReplayCommand(options) << "\n" << report->ToString();
   }
 }
 

@@ -132,20 +132,21 @@ void Engine::Impl::TakeDraw(const sched::Sequence& sequence, sched::DrawResult& 
   LiveBranch& branch = found->second.branches[static_cast<std::size_t>(sequence.branch)];
   // The scheduler takes no more than max_tokens allows.
   const auto room = static_cast<std::size_t>(sequence.limit - sequence.length());
+  // What was drawn behind the token at `i`, in this step and in those under way, is dropped.
+  const auto stop_at = [&draw](std::size_t i) {
+    const int kept = static_cast<int>(i) + 1;
+    draw.dropped += draw.count - kept;
+    draw.count = kept;
+    draw.stop = true;
+  };
   for (std::size_t i = 0; i < std::min(tokens.size(), room); ++i) {
     if (!tokens[i]) {
       branch.failed = tokens[i].error();
-      draw.count = static_cast<int>(i) + 1;
-      draw.stop = true;
-      return;
+      return stop_at(i);
     }
     std::string text = branch.text.Append(tokens[i]->id);
     branch.drawn.push_back({.branch = sequence.branch, .token = std::move(*tokens[i]), .text = std::move(text)});
-    if (!branch.text.stop_string()) continue;
-    // What was drawn behind it, in this step and in those under way, is dropped.
-    draw.count = static_cast<int>(i) + 1;
-    draw.stop = true;
-    return;
+    if (branch.text.stop_string()) return stop_at(i);
   }
 }
 

@@ -307,6 +307,27 @@ TEST(CacheUse, ASnapshotAtTheEndOfTheOutputServesTheNextTurn) {
   rank.ExpectAllFree();
 }
 
+// A stop string ends in the first of a step's tokens; the device went on from those behind, and the rows of the step in
+// flight are so much further on. With drafts that reach as far as the rings can take back, one is too far already.
+TEST(CacheUse, NoSnapshotAtAStopThatLeavesTooManyDeadRows) {
+  for (const int dropped : {0, 1, 5}) {
+    TestRank rank({.snapshots = 2, .drafts = 5});
+    Request request = TestRank::Make(1, TestPrompt(300, 0, 1), 50);
+    request.snapshot_at_end = true;
+    rank.Submit(std::move(request));
+    rank.Step();
+    ASSERT_NE(rank.Plan(), nullptr);
+    ASSERT_NE(rank.Plan(), nullptr);
+    rank.Finish(1, /*stop=*/true, dropped);
+    EXPECT_EQ(rank->stats().snapshot_saves, dropped == 0 ? 1 : 0) << dropped;
+    rank.Finish();
+    rank.RunAll();
+    ASSERT_EQ(rank.finished.size(), 1u);
+    EXPECT_EQ(rank.finished[0].reason, FinishReason::kStop);
+    rank.ExpectAllFree();
+  }
+}
+
 // The same prompt again while its blocks are being computed: only blocks whose step has ended are hit, whether the
 // second waits for the others or not.
 TEST(CacheUse, K4_BlocksBeingWrittenAreNotReadUntilTheyAreWhole) {

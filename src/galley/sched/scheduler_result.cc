@@ -97,6 +97,7 @@ void Scheduler::Append(const DrawResult& draw, const std::vector<TokenId>& token
       Publish(sequence, *held);
     }
     if (draw.stop && count == draw.count) {
+      sequence.pending_most += draw.dropped;  // rows in flight lie behind what was dropped
       End(sequence, FinishReason::kStop);
     } else if (sequence.length() == sequence.limit) {
       End(sequence, FinishReason::kLength);

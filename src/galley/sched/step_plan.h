@@ -85,6 +85,7 @@ struct DrawResult {
   int first = 0;      // in StepDone::token_ids
   int count = 0;      // accepted drafts and the token drawn after them: at least 1
   bool stop = false;  // the last of them ends the sequence
+  int dropped = 0;    // tokens drawn behind the last, which the device went on from before the stop was found
 };
 
 struct StepDone {

@@ -63,14 +63,18 @@ class TestRank {
     return &in_flight.back();
   }
   // Ends the oldest step in flight; every draw yields `accepted` tokens, and ends its sequence if `stop`.
-  void Finish(int accepted = 1, bool stop = false) {
+  // `dropped`: tokens that the device went on by behind a stop.
+  void Finish(int accepted = 1, bool stop = false, int dropped = 0) {
     const StepPlan plan = std::move(in_flight.front());
     in_flight.pop_front();
     StepDone done{.step = plan.id, .elapsed_us = elapsed_us, .draws = {}, .token_ids = {}};
     for (std::size_t i = 0; i < plan.draws.size(); ++i) {
       const int count = i < plan.decode.size() ? std::min(accepted, plan.decode[i].rows) : 1;
-      done.draws.push_back(
-          {.sequence = plan.draws[i], .first = static_cast<int>(done.token_ids.size()), .count = count, .stop = stop});
+      done.draws.push_back({.sequence = plan.draws[i],
+                            .first = static_cast<int>(done.token_ids.size()),
+                            .count = count,
+                            .stop = stop,
+                            .dropped = dropped});
       for (int k = 0; k < count; ++k) done.token_ids.push_back(next_token++);
     }
     scheduler_->Advance(done);

@@ -269,8 +269,10 @@ void FakeDevice::RunDecode(const sched::SequenceRows& rows, const sched::Sequenc
         done.token_ids.push_back(draw.token);
         ++result.count;
         result.stop = draw.stop;
+      } else {
+        ++result.dropped;
       }
-      accepted = Uniform() < acceptance_;
+      accepted = Uniform() < acceptance_ && !(result.stop && script.stops_at_once);
     }
     token = accepted ? draw.token : draw.token + 50'000;  // the draft that the next row checks
   }

@@ -23,6 +23,8 @@ namespace galley::sim {
 struct Script {
   std::uint64_t seed = 0;  // of the draws
   int stop_one_in = 0;     // a drawn token ends a branch with this chance, 0: never
+  // The device knows the stop (a token id) and accepts nothing behind it; else the host finds it (a string).
+  bool stops_at_once = false;
 };
 
 // The entry of a position from the entry before it: a hash of the prefix.

@@ -175,7 +175,9 @@ void World::Submit(Rank& rank, std::vector<TokenId> prompt, std::optional<Chat> 
   request.snapshot_at_end = chat && !chat->thinks;
   request.keys = kv::MakeKeyChain(RootOf(chat ? chat->salt : 0), prompt);
   request.prompt = prompt;
-  Job job{.script = {.seed = dice_.Bits(), .stop_one_in = dice_.Chance(0.5) ? 0 : dice_.Int(10, 200)},
+  Job job{.script = {.seed = dice_.Bits(),
+                     .stop_one_in = dice_.Chance(0.5) ? 0 : dice_.Int(10, 200),
+                     .stops_at_once = dice_.Chance(0.5)},
           .prompt = std::move(prompt),
           .max_tokens = request.max_tokens,
           .n = request.n,

@@ -45,9 +45,10 @@ void PackHead(const BFloat16* q, QueryBlock& out, std::size_t lane) {
     largest = magnitude > largest ? magnitude : largest;
   }
   const int exponent = numbers && largest > 0 ? __builtin_ilogbf(largest) - 2 : 0;
+  const double factor = __builtin_ldexp(1.0, 1 - exponent);  // fp32 has no 2^150
   std::int32_t sum = 0;
   for (std::size_t i = 0; i < 32; ++i) {
-    const int value = numbers ? static_cast<int>(__builtin_ldexpf(ValueOf(q[i]), 1 - exponent)) : 0;
+    const int value = numbers ? static_cast<int>(static_cast<double>(ValueOf(q[i])) * factor) : 0;
     out.values[i % 2 * 4 + i / 8][lane][i / 2 % 4] = static_cast<std::int8_t>(value);
     sum += value;
   }
@@ -71,6 +72,8 @@ GALLEY_SIMD void SumKeys(const IndexArgs& a, std::size_t first, std::size_t g, F
   for (std::size_t block = 0; block < dim / 32; ++block) {
     alignas(16) std::uint8_t values[kKeys][32];
     for (std::size_t k = 0; k < kKeys; ++k) LoadKey(a.keys + (first + k) * (dim / 2) + block * 16, values[k]);
+    // Words are spread over a register by their load, for nothing; from a register it costs what a product costs.
+    __asm__("" : "+m"(values));
     __m512i sum[kGroups][kKeys];
     for (std::size_t u = 0; u < kGroups; ++u) {
       for (std::size_t k = 0; k < kKeys; ++k) sum[u][k] = LoadAs<__m512i>(BlockOf(a, block, g + u).begin);
@@ -144,6 +147,9 @@ GALLEY_SIMD void ScoreKeys(const IndexArgs& a, std::size_t first) {
   const auto groups = static_cast<std::size_t>(a.head_groups);
   F32 score[kKeys] = {};
   std::size_t g = 0;
+#if GALLEY_DIGITS
+  for (; g + 4 <= groups; g += 4) AddScores<kKeys, 4>(a, first, g, score);
+#endif
   for (; g + 2 <= groups; g += 2) AddScores<kKeys, 2>(a, first, g, score);
   if (g < groups) AddScores<kKeys, 1>(a, first, g, score);
   for (std::size_t k = 0; k < kKeys; ++k) {
@@ -174,8 +180,10 @@ void PackIndexQueries(const IndexQueryArgs& a) {
 
 void IndexScores(const IndexArgs& a) {
   std::size_t i = 0;
-#if defined(__AVX512F__)
-  constexpr std::size_t kKeys = 6;  // sums of two groups of heads are all in registers
+#if GALLEY_DIGITS
+  constexpr std::size_t kKeys = 5;  // sums of four groups of heads are all in registers
+#elif defined(__AVX512F__)
+  constexpr std::size_t kKeys = 6;  // sums of two
 #else
   constexpr std::size_t kKeys = 2;
 #endif

@@ -5,6 +5,8 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -237,19 +239,44 @@ void Decode(const std::filesystem::path& dir, std::int64_t expert_memory, std::i
   run.counts.reading_seconds -= before.reading_seconds;
 }
 
-// A control group of this process's own, version 1 or 2, in which only so much memory may be used; page cache counts as
-// well. Where this process may not make one, `made` is false.
+// What limits a control group: a file of it, under the hierarchies of version 1 and 2, and what is written there.
+struct Limit {
+  const char* hierarchy;
+  const char* file;
+  std::string value;
+};
+// Memory that may be used; page cache counts as well.
+std::vector<Limit> MemoryLimit(std::int64_t bytes) {
+  return {{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", fmt::format("{}", bytes)},
+          {"/sys/fs/cgroup", "memory.max", fmt::format("{}", bytes)}};
+}
+// Bytes a second that may be read from the disk on which `path` lies.
+std::vector<Limit> ReadLimit(const std::filesystem::path& path, std::int64_t rate) {
+  struct stat info = {};
+  if (stat(path.c_str(), &info) != 0) return {};
+  // A partition has no limit of its own: its disk, the folder above, has.
+  std::filesystem::path device = fmt::format("/sys/dev/block/{}:{}", major(info.st_dev), minor(info.st_dev));
+  std::error_code error;
+  device = std::filesystem::canonical(device, error);
+  if (error) return {};
+  if (std::filesystem::exists(device / "partition")) device = device.parent_path();
+  std::string number;
+  std::ifstream(device / "dev") >> number;
+  return {{"/sys/fs/cgroup/blkio", "blkio.throttle.read_bps_device", fmt::format("{} {}", number, rate)},
+          {"/sys/fs/cgroup", "io.max", fmt::format("{} rbps={}", number, rate)}};
+}
+
+// A control group of this process's own. Where this process may not make one, `made` is false.
 class LimitedGroup {
  public:
-  explicit LimitedGroup(std::int64_t limit) {
+  explicit LimitedGroup(const std::vector<Limit>& limits) {
     const std::string name = fmt::format("galley-test-{}", getpid());
-    for (const auto& [parent, file] :
-         {std::pair{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"}, std::pair{"/sys/fs/cgroup", "memory.max"}}) {
+    for (const auto& [hierarchy, file, value] : limits) {
       std::error_code error;
-      const std::filesystem::path group = std::filesystem::path(parent) / name;
+      const std::filesystem::path group = std::filesystem::path(hierarchy) / name;
       if (!std::filesystem::create_directory(group, error)) continue;
       path_ = group;
-      made_ = Write(file, limit);
+      made_ = Write(file, value);
       if (made_) return;
       std::filesystem::remove(group, error);
     }
@@ -261,10 +288,10 @@ class LimitedGroup {
   LimitedGroup& operator=(const LimitedGroup&) = delete;
 
   [[nodiscard]] bool made() const { return made_; }
-  [[nodiscard]] bool Enter() const { return Write("cgroup.procs", 0); }  // 0: the process that writes
+  [[nodiscard]] bool Enter() const { return Write("cgroup.procs", "0"); }  // 0: the process that writes
 
  private:
-  [[nodiscard]] bool Write(const char* file, std::int64_t value) const {
+  [[nodiscard]] bool Write(const char* file, const std::string& value) const {
     std::ofstream out(path_ / file);
     out << value << std::flush;
     return out.good();
@@ -358,7 +385,7 @@ TEST_F(LargerThanMemory, RunsWhereTheSystemAllowsNoMore) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers need memory of their own";
 #endif
-  const LimitedGroup group(kLimit);
+  const LimitedGroup group(MemoryLimit(kLimit));
   const Outcome limited = DecodeInChild(dir().path(), {}, [&] {
     // Writable memory, stacks of threads included, and in a group what is resident, the page cache included.
     const rlimit limit = {static_cast<rlim_t>(kLimit), static_cast<rlim_t>(kLimit)};
@@ -371,6 +398,30 @@ TEST_F(LargerThanMemory, RunsWhereTheSystemAllowsNoMore) {
   Decoding whole;
   Decode(dir().path(), 0, 0, whole);
   EXPECT_EQ(limited.digest, DigestOf(whole.logits));
+}
+
+// A disk of a steady rate, which the system holds it to: those of shared machines change within seconds, and with them
+// the share. At the lowest rate nothing but the disk counts.
+TEST_F(LargerThanMemory, IsNearlyAsFastAsADiskOfASteadyRateAllows) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers make everything but the disk slow";
+#endif
+  const std::filesystem::path file = dir().path() / "model.safetensors";
+  ASSERT_GE(bytes(), 4 * kLimit);
+  constexpr std::int64_t kSteady = 400'000'000;
+  for (const std::int64_t rate : {kSteady, kSteady * 3 / 2, kSteady * 2}) {
+    DropCache(file);
+    const LimitedGroup group(ReadLimit(file, rate));
+    if (!group.made()) GTEST_SKIP() << "no control group for the disk could be made";
+    const Outcome limited = DecodeInChild(dir().path(), {}, [&group] { return group.Enter(); });
+    const double measured = limited.possible * limited.read, share = limited.rate / limited.possible;
+    fmt::print("{:.0f} MB/s allowed, {:.0f} MB/s read between the tokens; {:.1f} tokens/s of {:.1f}: {:.0f} %\n",
+               static_cast<double>(rate) / 1e6, measured / 1e6, limited.rate, limited.possible, 100 * share);
+    // A disk that does not reach the rate is not steady either.
+    if (rate == kSteady && measured > 0.9 * static_cast<double>(rate)) {
+      EXPECT_GE(share, 0.7);
+    }
+  }
 }
 
 TEST_F(LargerThanMemory, DecodesTheSameBitsAtTheRateOfTheDisk) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "galley/engine/draws_for_test.h"
+#include "galley/model/model_dir.h"
 
 namespace galley::engine {
 
@@ -31,27 +32,17 @@ class Oracle {
     const int keep = Between(0, 1) * 140;
     const std::vector<EngineRequest> requests = MakeRequests();
     const std::vector<std::vector<Draws>> expected = Expected(requests, keep);
+    const std::vector<EngineRequest> next_turns = MakeNextTurns(requests, expected);
+    const std::vector<std::vector<Draws>> expected_next = Expected(next_turns, keep);
     for (int variant = 0; variant < case_.variants; ++variant) {
-      const EngineOptions options = MakeOptions(requests, keep);
+      const EngineOptions options = MakeOptions(next_turns, keep);
       SCOPED_TRACE(Describe(options));
-      std::vector<std::size_t> order(requests.size());
-      for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-      std::shuffle(order.begin(), order.end(), random_);
       const auto engine = Make(options);
-      // Twice: the second time over whatever the first left in the caches.
-      for (int round = 0; round < 2; ++round) {
-        std::vector<EngineRequest> shuffled;
-        for (const std::size_t i : order) shuffled.push_back(requests[i]);
-        const auto results = engine->Generate(shuffled);
-        ASSERT_TRUE(results);
-        for (std::size_t k = 0; k < order.size(); ++k) {
-          for (std::size_t j = 0; j < expected[order[k]].size(); ++j) {
-            ASSERT_EQ(DrawsOf((*results)[k].branches[j]), expected[order[k]][j])
-                << "request " << order[k] << " branch " << j << " round " << round << " started "
-                << (*results)[k].start.kind;
-          }
-        }
-      }
+      // Twice, the second time over whatever the first left in the caches; then what follows the answers.
+      Compare(*engine, requests, expected, "first round");
+      if (!testing::Test::HasFatalFailure()) Compare(*engine, requests, expected, "second round");
+      if (!testing::Test::HasFatalFailure()) Compare(*engine, next_turns, expected_next, "next turn");
+      if (testing::Test::HasFatalFailure()) return;
       preemptions_ += engine->stats().scheduler.preemptions;
       hits_ += engine->stats().scheduler.cached_tokens;
       restores_ += engine->stats().scheduler.snapshot_restores;
@@ -67,6 +58,40 @@ class Oracle {
  private:
   int Between(int low, int high) { return low + static_cast<int>(random_() % static_cast<unsigned>(high - low + 1)); }
 
+  void Compare(Engine& engine, const std::vector<EngineRequest>& requests,
+               const std::vector<std::vector<Draws>>& expected, const char* when) {
+    std::vector<std::size_t> order(requests.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::shuffle(order.begin(), order.end(), random_);
+    std::vector<EngineRequest> shuffled;
+    for (const std::size_t i : order) shuffled.push_back(requests[i]);
+    const auto results = engine.Generate(shuffled);
+    ASSERT_TRUE(results);
+    for (std::size_t k = 0; k < order.size(); ++k) {
+      for (std::size_t j = 0; j < expected[order[k]].size(); ++j) {
+        ASSERT_EQ(DrawsOf((*results)[k].branches[j]), expected[order[k]][j])
+            << "request " << order[k] << " branch " << j << ", " << when << ", started " << (*results)[k].start.kind;
+      }
+    }
+  }
+
+  // What a client sends after the answer's first branch: all of it, and more. Random models draw image tokens, which
+  // no prompt may have.
+  std::vector<EngineRequest> MakeNextTurns(const std::vector<EngineRequest>& requests,
+                                           const std::vector<std::vector<Draws>>& answers) {
+    const TokenId image = model::LoadConfig(case_.model)->config.image_token_id;
+    std::vector<EngineRequest> turns;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      EngineRequest turn = requests[i];
+      for (const auto& [id, logprob] : answers[i].front()) turn.prompt_ids.push_back(id == image ? 3 : id);
+      const auto more = Logged(static_cast<std::uint32_t>(Between(0, 999)), Between(1, 20), 0, 1).prompt_ids;
+      turn.prompt_ids.insert(turn.prompt_ids.end(), more.begin(), more.end());
+      turn.snapshot_points.clear();
+      turns.push_back(std::move(turn));
+    }
+    return turns;
+  }
+
   std::vector<EngineRequest> MakeRequests() {
     std::vector<EngineRequest> requests;
     for (int i = 0; i < case_.requests; ++i) {
@@ -81,6 +106,8 @@ class Oracle {
       if (case_.short_of_blocks) request.min_tokens = output;
       request.priority = Between(0, 2);
       if (length > 2) request.snapshot_points = {length - 1};
+      request.output_is_kept = Between(0, 1) == 0;
+      if (!case_.short_of_blocks && Between(0, 2) == 0) request.stop_strings = {"e", "o", " "};
       requests.push_back(std::move(request));
     }
     return requests;
@@ -126,7 +153,7 @@ class Oracle {
     options.step_rows_max = Between(140, 400);
     options.blocks = static_cast<int>((longest + 127) / 128) + Between(0, 1);
     options.snapshots = Between(0, 2);
-    options.speculation.mode = kModes[Between(0, 2)];
+    options.speculation.mode = kModes[Between(0, 3)];
     if (case_.short_of_blocks) {
       // Two get in with a block each and one to grow into, and cannot both grow to their ends.
       options.max_seqs = std::max(options.max_seqs, 2);

@@ -16,6 +16,19 @@ GALLEY_SIMD U32 DecodeE2M1Words(U16 words) {
       0xBFC0, 0xC000, 0xC040, 0xC080, 0xC0C0, 0x0000, 0x3F00, 0x3F80, 0x3FC0, 0x4000, 0x4040,
       0x4080, 0x40C0, 0x8000, 0xBF00, 0xBF80, 0xBFC0, 0xC000, 0xC040, 0xC080, 0xC0C0};
   return (U32)_mm512_permutexvar_epi16((__m512i)words, _mm512_load_si512(kTable));
+#elif defined(__AVX2__)
+  // Bytes are looked up: the lower ones of values, and the upper ones with the code in the upper byte of its word.
+  const __m256i low = _mm256_setr_epi8(0, 0, -128, -64, 0, 64, -128, -64, 0, 0, -128, -64, 0, 64, -128, -64, 0, 0, -128,
+                                       -64, 0, 64, -128, -64, 0, 0, -128, -64, 0, 64, -128, -64);
+  const __m256i high = _mm256_setr_epi8(0, 63, 63, 63, 64, 64, 64, 64, -128, -65, -65, -65, -64, -64, -64, -64, 0, 63,
+                                        63, 63, 64, 64, 64, 64, -128, -65, -65, -65, -64, -64, -64, -64);
+  U32 out;
+  for (std::size_t i = 0; i < U32::kParts; ++i) {
+    const __m256i code = _mm256_and_si256((__m256i)words.part[i], _mm256_set1_epi16(15));
+    out.part[i] = (U32::Part)_mm256_or_si256(_mm256_shuffle_epi8(low, code),
+                                             _mm256_shuffle_epi8(high, _mm256_slli_epi16(code, 8)));
+  }
+  return out;
 #else
   const U16 magnitude = words & 7;
   U16 bits = (magnitude << 6) + 0x3F00;
@@ -56,8 +69,11 @@ GALLEY_SIMD U32 DecodeE4M3Words(U16 words) {
                                             _mm512_load_si512(kSubnormal));
 }
 #else
+GALLEY_SIMD U32 DecodeNormalE4M3Words(U16 words) {
+  return (U32)(((U16)((I16)words >> 4) & 0x87F0) + 0x3C00);
+}
 GALLEY_SIMD U32 DecodeE4M3Words(U16 words) {
-  const U16 normal = ((U16)((I16)words >> 4) & 0x87F0) + 0x3C00;
+  const auto normal = (U16)DecodeNormalE4M3Words(words);
   const U16 sign = words & 0x8000, m = (words >> 8) & 0x7F;
   U16 low = (m << 5) + 0x3B80;                                         // 4 … 7: quarters of 2^-7
   low = ((U16)(m >= 4) & low) | ((U16)(m < 4) & ((m << 6) + 0x3B00));  // 2, 3: halves of 2^-8
@@ -82,6 +98,21 @@ GALLEY_SIMD void DecodeE4M3Chunk(const std::uint8_t* codes, U32 w[4]) {
     }
     return;
   }
+#elif defined(__AVX2__)
+  __m256i small = _mm256_setzero_si256();
+  for (const U16& some : words) {
+    for (const U16::Part& part : some.part) {
+      const __m256i exponents = _mm256_and_si256((__m256i)part, _mm256_set1_epi8(0x78));
+      small = _mm256_or_si256(small, _mm256_cmpeq_epi8(exponents, _mm256_setzero_si256()));
+    }
+  }
+  if (__builtin_expect(_mm256_testz_si256(small, small), 1)) {
+    for (int i = 0; i < 2; ++i) {
+      w[2 * i] = DecodeNormalE4M3Words(words[i] << 8);
+      w[2 * i + 1] = DecodeNormalE4M3Words(words[i]);
+    }
+    return;
+  }
 #endif
   for (int i = 0; i < 2; ++i) {
     w[2 * i] = DecodeE4M3Words(words[i] << 8);
@@ -100,7 +131,7 @@ GALLEY_SIMD F32 DecodeE4M3(const std::uint8_t* codes) {
   const U32 wide = Widen(LoadAs<U8x16>(codes));
   const U32 sign = (wide & 0x80u) << 24, magnitude = wide & 0x7Fu;
   const F32 normal = (F32)((magnitude << 20) + (120u << 23));
-  const F32 small = __builtin_convertvector((I32)magnitude, F32) * 0x1p-9f;
+  const F32 small = ToFloats((I32)magnitude) * 0x1p-9f;
   const I32 is_small = (I32)((I32)magnitude < 8);
   return (F32)((U32)Select(is_small, small, normal) | sign);
 #endif
@@ -117,11 +148,22 @@ GALLEY_SIMD F32 DecodeE2M1(const std::uint8_t* packed) {
   const __m512i shifts = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
   const __m512i codes = _mm512_srlv_epi32(_mm512_mask_blend_epi32(0xFF00, low, high), shifts);
   return (F32)_mm512_permutexvar_ps(codes, _mm512_load_ps(kTable));
+#elif defined(__AVX2__)
+  const __m256 grid = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
+  const __m256i shifts = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+  F32 out;
+  for (std::size_t i = 0; i < F32::kParts; ++i, bits >>= 32) {
+    const __m256i codes = _mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(bits)), shifts);
+    const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(codes, _mm256_set1_epi32(8)), 28);
+    const __m256 magnitude = _mm256_permutevar8x32_ps(grid, codes);  // takes three bits of a code
+    out.part[i] = (F32::Part)_mm256_or_ps(magnitude, _mm256_castsi256_ps(sign));
+  }
+  return out;
 #else
   constexpr float kGrid[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
   F32 out{};
-  for (int i = 0; i < 16; ++i) out[i] = kGrid[(bits >> (4 * i)) & 15];
+  for (std::size_t i = 0; i < kLanes; ++i) out[i] = kGrid[(bits >> (4 * i)) & 15];
   return out;
 #endif
 }

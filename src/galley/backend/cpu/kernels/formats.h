@@ -139,9 +139,16 @@ GALLEY_SIMD F32 Mxfp4Lanes(const std::uint8_t* bytes) {
                                         0x02808080, 0x02808080, 0x01808080, 0x01808080, 0x01808080, 0x01808080,
                                         static_cast<int>(0x00808080), 0x00808080, 0x00808080, 0x00808080);
   return (F32)((U32)_mm512_shuffle_epi8((__m512i)BroadcastBits(four), pick) >> 1);
+#elif defined(__AVX2__)
+  const __m128i scales = _mm_slli_epi32(_mm_cvtepu8_epi32(_mm_cvtsi32_si128(static_cast<int>(four))), 23);
+  const __m256 both = _mm256_castps128_ps256(_mm_castsi128_ps(scales));
+  F32 s;
+  s.part[0] = (F32::Part)_mm256_permutevar8x32_ps(both, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+  s.part[1] = (F32::Part)_mm256_permutevar8x32_ps(both, _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3));
+  return s;
 #else
-  F32 s{};
-  for (int i = 0; i < 16; ++i) s[i] = ScaleOf(static_cast<std::uint8_t>(four >> (8 * (i / 4))));
+  F32 s;
+  for (int i = 0; i < 4; ++i) s.part[i] = F32(ScaleOf(static_cast<std::uint8_t>(four >> (8 * i)))).part[i];
   return s;
 #endif
 }
@@ -173,7 +180,7 @@ struct Mxfp4 {
     auto sum = (__m512i)((U32)Sum(_mm512_setzero_si512(), w, in) << 8);
     sum = (__m512i)((U32)Sum(sum, w, in + 2) << 8);
     const I32 exact = (I32)Sum(sum, w, in + 4) + (I32)in[6];
-    return Fma(__builtin_convertvector(exact, F32), s * (F32)in[7], total);
+    return Fma(ToFloats(exact), s * (F32)in[7], total);
   }
   template <std::size_t kT>
   GALLEY_SIMD void Add(F32 total[kT], const U32 w[kWeights], const std::byte* const x[kT], std::size_t at,
@@ -203,7 +210,7 @@ struct Mxfp4 {
       }
       for (std::size_t i = 0; i < kW; ++i) {
         const I32 exact = (I32)sum[i] + (I32)in[6];
-        total[i][t] = Fma(__builtin_convertvector(exact, F32), s[i * s_step] * (F32)in[7], total[i][t]);
+        total[i][t] = Fma(ToFloats(exact), s[i * s_step] * (F32)in[7], total[i][t]);
       }
     }
   }

@@ -12,6 +12,7 @@ std::uint32_t ReadLines(const std::byte* data, std::size_t bytes) {
   constexpr std::size_t kStep = 256;
   U32 seen[4] = {};
   for (std::size_t i = 0; i + kStep <= bytes; i += kStep) {
+#pragma GCC unroll 4
     for (std::size_t line = 0; line < 4; ++line) {
       AskAhead(data + i + line * 64);
       seen[line] ^= LoadAs<U32>(data + i + line * 64);

@@ -69,7 +69,7 @@ GALLEY_SIMD void PackDigits(F32 values[8], std::byte* out) {
     for (std::size_t l = 0; l < 4; ++l) scales[4 * g + l] = scale;
   }
   for (std::size_t i = 0; i < 8; ++i) {
-    I32 rest = __builtin_convertvector(values[i] * 512.0f, I32);
+    I32 rest = ToIntegers(values[i] * 512.0f);
     for (std::size_t digit = 0; digit < 3; ++digit) {
       const I32 low = (rest << 24) >> 24;
       rest = (rest - low) >> 8;
@@ -92,8 +92,8 @@ GALLEY_SIMD void PackStride4(const U16* natural, std::byte* out) {
   for (std::size_t s = 0; s < 4; ++s) {
     U32 pairs;
     for (std::size_t i = 0; i < 4; ++i) {
-      const U64 quad = ((U64)natural[i] >> (16 * s)) & 0xFFFFull;
-      StoreAs(reinterpret_cast<std::byte*>(&pairs) + i * 16, __builtin_convertvector(quad, U16x8));
+      const U64 quad = ((U64)natural[i] >> static_cast<int>(16 * s)) & 0xFFFFull;
+      StoreAs(reinterpret_cast<std::byte*>(&pairs) + i * 16, NarrowTo16(quad));
     }
     StorePairs(out + s * kPairs, pairs);
   }

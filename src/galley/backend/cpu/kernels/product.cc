@@ -98,7 +98,7 @@ void Fp8Lanes(const ProductArgs& a, std::int64_t r, std::size_t chunks, F32* out
   for (std::size_t i = 0; i < chunks * 2; ++i) {
     const float low = 2 * i < blocks ? ScaleOf(scales[2 * i]) / kE4M3Unit : 0.0f;
     const float high = 2 * i + 1 < blocks ? ScaleOf(scales[2 * i + 1]) / kE4M3Unit : 0.0f;
-    out[i] = F32{low, low, low, low, low, low, low, low, high, high, high, high, high, high, high, high};
+    out[i] = BroadcastHalves(low, high);
   }
 }
 
@@ -120,7 +120,7 @@ GALLEY_SIMD F32 DirectRow(const ProductArgs& a, std::int64_t r, std::size_t chun
   const bool ends_in_vectors = WeightRow<Format>::EndsInVectors(a);
   WeightRow<Format>::Open(row, a, r, ends_in_vectors);
   F32 total{};
-  const auto step = [&](const std::uint8_t* codes, std::size_t c) {
+  const auto step = [&](const std::uint8_t* codes, std::size_t c) __attribute__((always_inline)) {
     U32 w[Format::kWeights];
     F32 s[kScaleVectors] = {};
     Format::Load(codes, w);

@@ -33,6 +33,7 @@ GALLEY_SIMD void StoreSome(float* p, F32 x, std::size_t n) {
 }
 
 // Row and column sums of a matrix of four by four in every place of it, added in ascending order.
+#if defined(__AVX512F__)
 GALLEY_SIMD F32 RowSums(F32 m) {
   return ((__builtin_shufflevector(m, m, 0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12) +
            __builtin_shufflevector(m, m, 1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9, 9, 13, 13, 13, 13)) +
@@ -45,6 +46,37 @@ GALLEY_SIMD F32 ColumnSums(F32 m) {
           __builtin_shufflevector(m, m, 8, 9, 10, 11, 8, 9, 10, 11, 8, 9, 10, 11, 8, 9, 10, 11)) +
          __builtin_shufflevector(m, m, 12, 13, 14, 15, 12, 13, 14, 15, 12, 13, 14, 15, 12, 13, 14, 15);
 }
+#else
+// A part is one row, or two.
+GALLEY_SIMD F32 RowSums(F32 m) {
+  for (F32::Part& p : m.part) {
+#if defined(__AVX2__)
+    p = ((__builtin_shufflevector(p, p, 0, 0, 0, 0, 4, 4, 4, 4) +
+          __builtin_shufflevector(p, p, 1, 1, 1, 1, 5, 5, 5, 5)) +
+         __builtin_shufflevector(p, p, 2, 2, 2, 2, 6, 6, 6, 6)) +
+        __builtin_shufflevector(p, p, 3, 3, 3, 3, 7, 7, 7, 7);
+#else
+    p = ((__builtin_shufflevector(p, p, 0, 0, 0, 0) + __builtin_shufflevector(p, p, 1, 1, 1, 1)) +
+         __builtin_shufflevector(p, p, 2, 2, 2, 2)) +
+        __builtin_shufflevector(p, p, 3, 3, 3, 3);
+#endif
+  }
+  return m;
+}
+GALLEY_SIMD F32 ColumnSums(F32 m) {
+#if defined(__AVX2__)
+  const F32::Part a = m.part[0], b = m.part[1];
+  const F32::Part sum =
+      ((__builtin_shufflevector(a, a, 0, 1, 2, 3, 0, 1, 2, 3) + __builtin_shufflevector(a, a, 4, 5, 6, 7, 4, 5, 6, 7)) +
+       __builtin_shufflevector(b, b, 0, 1, 2, 3, 0, 1, 2, 3)) +
+      __builtin_shufflevector(b, b, 4, 5, 6, 7, 4, 5, 6, 7);
+#else
+  const F32::Part sum = ((m.part[0] + m.part[1]) + m.part[2]) + m.part[3];
+#endif
+  for (F32::Part& p : m.part) p = sum;
+  return m;
+}
+#endif
 
 // Some matrices of four by four together, because each step of one waits for the one before.
 template <std::size_t kMatrices>

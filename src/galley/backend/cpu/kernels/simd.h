@@ -12,18 +12,28 @@
 #include <immintrin.h>
 #endif
 
+#include "galley/backend/cpu/kernels/wide.h"
 #include "galley/tensor/numeric.h"
 
 #define GALLEY_SIMD [[maybe_unused]] static inline __attribute__((always_inline))
 
 namespace galley::backend::cpu::GALLEY_ISA {
 
+#if defined(__AVX512F__)
 using F32 = float __attribute__((vector_size(64)));
 using I32 = std::int32_t __attribute__((vector_size(64)));
 using U32 = std::uint32_t __attribute__((vector_size(64)));
 using U16 = std::uint16_t __attribute__((vector_size(64)));
 using I16 = std::int16_t __attribute__((vector_size(64)));
 using U64 = std::uint64_t __attribute__((vector_size(64)));
+#else
+using F32 = Wide<float>;
+using I32 = Wide<std::int32_t>;
+using U32 = Wide<std::uint32_t>;
+using U16 = Wide<std::uint16_t>;
+using I16 = Wide<std::int16_t>;
+using U64 = Wide<std::uint64_t>;
+#endif
 using U8x16 = std::uint8_t __attribute__((vector_size(16)));
 using I8x16 = std::int8_t __attribute__((vector_size(16)));
 using U8x8 = std::uint8_t __attribute__((vector_size(8)));
@@ -43,12 +53,23 @@ GALLEY_SIMD std::size_t Least(std::size_t a, std::size_t b) {
 template <typename V>
 GALLEY_SIMD V LoadAs(const void* p) {
   V v;
-  __builtin_memcpy(&v, p, sizeof(V));
+  if constexpr (requires { v.part; }) {
+    // Register by register: GCC copies a whole one by halves of them, through memory.
+    for (std::size_t i = 0; i < V::kParts; ++i)
+      __builtin_memcpy(&v.part[i], static_cast<const std::byte*>(p) + i * kRegisterBytes, kRegisterBytes);
+  } else {
+    __builtin_memcpy(&v, p, sizeof(V));
+  }
   return v;
 }
 template <typename V>
 GALLEY_SIMD void StoreAs(void* p, V v) {
-  __builtin_memcpy(p, &v, sizeof(V));
+  if constexpr (requires { v.part; }) {
+    for (std::size_t i = 0; i < V::kParts; ++i)
+      __builtin_memcpy(static_cast<std::byte*>(p) + i * kRegisterBytes, &v.part[i], kRegisterBytes);
+  } else {
+    __builtin_memcpy(p, &v, sizeof(V));
+  }
 }
 GALLEY_SIMD F32 Load(const float* p) {
   return LoadAs<F32>(p);
@@ -77,14 +98,45 @@ GALLEY_SIMD F32 Broadcast(float x) {
 #if defined(__AVX512F__)
   return (F32)_mm512_set1_ps(x);
 #else
-  return F32{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+  return x;
+#endif
+}
+// `low` in the first eight lanes, `high` in the others.
+GALLEY_SIMD F32 BroadcastHalves(float low, float high) {
+#if defined(__AVX512F__)
+  return F32{low, low, low, low, low, low, low, low, high, high, high, high, high, high, high, high};
+#else
+  F32 out = low;
+  const F32 upper = high;
+  for (std::size_t i = F32::kParts / 2; i < F32::kParts; ++i) out.part[i] = upper.part[i];
+  return out;
 #endif
 }
 GALLEY_SIMD U32 BroadcastBits(std::uint32_t x) {
 #if defined(__AVX512F__)
   return (U32)_mm512_set1_epi32(static_cast<int>(x));
 #else
-  return U32{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+  return x;
+#endif
+}
+
+// Whole numbers as fp32 and back (towards zero).
+GALLEY_SIMD F32 ToFloats(I32 x) {
+#if defined(__AVX512F__)
+  return __builtin_convertvector(x, F32);
+#else
+  F32 out;
+  for (std::size_t i = 0; i < F32::kParts; ++i) out.part[i] = __builtin_convertvector(x.part[i], F32::Part);
+  return out;
+#endif
+}
+GALLEY_SIMD I32 ToIntegers(F32 x) {
+#if defined(__AVX512F__)
+  return __builtin_convertvector(x, I32);
+#else
+  I32 out;
+  for (std::size_t i = 0; i < F32::kParts; ++i) out.part[i] = __builtin_convertvector(x.part[i], I32::Part);
+  return out;
 #endif
 }
 
@@ -94,37 +146,60 @@ GALLEY_SIMD U32 Widen(U8x16 x) {
 #if defined(__AVX512F__)
   return (U32)_mm512_maskz_cvtepu8_epi32(0xFFFF, (__m128i)x);
 #elif defined(__AVX2__)
-  const U32x8 low = (U32x8)_mm256_cvtepu8_epi32((__m128i)x);
-  const U32x8 high = (U32x8)_mm256_cvtepu8_epi32(_mm_srli_si128((__m128i)x, 8));
-  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  U32 out;
+  out.part[0] = (U32::Part)_mm256_cvtepu8_epi32((__m128i)x);
+  out.part[1] = (U32::Part)_mm256_cvtepu8_epi32(_mm_srli_si128((__m128i)x, 8));
+  return out;
 #else
-  return __builtin_convertvector(x, U32);
+  U32 out;
+  for (std::size_t i = 0; i < kLanes; ++i) out[i] = x[i];
+  return out;
 #endif
 }
 GALLEY_SIMD U32 Widen(U16x16 x) {
 #if defined(__AVX512F__)
   return (U32)_mm512_maskz_cvtepu16_epi32(0xFFFF, (__m256i)x);
 #elif defined(__AVX2__)
-  const U32x8 low = (U32x8)_mm256_cvtepu16_epi32(_mm256_castsi256_si128((__m256i)x));
-  const U32x8 high = (U32x8)_mm256_cvtepu16_epi32(_mm256_extracti128_si256((__m256i)x, 1));
-  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  U32 out;
+  out.part[0] = (U32::Part)_mm256_cvtepu16_epi32(_mm256_castsi256_si128((__m256i)x));
+  out.part[1] = (U32::Part)_mm256_cvtepu16_epi32(_mm256_extracti128_si256((__m256i)x, 1));
+  return out;
 #else
-  return __builtin_convertvector(x, U32);
+  U16x8 half[2];
+  __builtin_memcpy(half, &x, sizeof(half));
+  U32 out;
+  for (std::size_t i = 0; i < 2; ++i) {
+    out.part[2 * i] = (U32::Part)__builtin_shufflevector(half[i], U16x8{}, 0, 8, 1, 9, 2, 10, 3, 11);
+    out.part[2 * i + 1] = (U32::Part)__builtin_shufflevector(half[i], U16x8{}, 4, 12, 5, 13, 6, 14, 7, 15);
+  }
+  return out;
 #endif
 }
 // The low bits of each lane.
-GALLEY_SIMD U8x16 NarrowTo8(U32 x) {
-#if defined(__AVX512F__)
-  return (U8x16)_mm512_maskz_cvtepi32_epi8(0xFFFF, (__m512i)x);
-#else
-  return __builtin_convertvector(x, U8x16);
-#endif
-}
 GALLEY_SIMD U16x16 NarrowTo16(U32 x) {
 #if defined(__AVX512F__)
   return (U16x16)_mm512_maskz_cvtepi32_epi16(0xFFFF, (__m512i)x);
+#elif defined(__AVX2__)
+  const U32 low = x & 0xFFFFu;
+  // Packs the lower halves of both, then the upper ones.
+  return (U16x16)_mm256_permute4x64_epi64(_mm256_packus_epi32((__m256i)low.part[0], (__m256i)low.part[1]), 0xD8);
 #else
-  return __builtin_convertvector(x, U16x16);
+  U16x8 half[2];
+  for (std::size_t i = 0; i < 2; ++i)
+    half[i] = __builtin_shufflevector((U16x8)x.part[2 * i], (U16x8)x.part[2 * i + 1], 0, 2, 4, 6, 8, 10, 12, 14);
+  return LoadAs<U16x16>(half);
+#endif
+}
+GALLEY_SIMD U8x16 NarrowTo8(U32 x) {
+#if defined(__AVX512F__)
+  return (U8x16)_mm512_maskz_cvtepi32_epi8(0xFFFF, (__m512i)x);
+#elif defined(__AVX2__)
+  const auto words = (__m256i)NarrowTo16(x & 0xFFu);
+  return (U8x16)_mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+#else
+  U8x16 out;
+  for (std::size_t i = 0; i < kLanes; ++i) out[i] = static_cast<std::uint8_t>(x[i]);
+  return out;
 #endif
 }
 GALLEY_SIMD U8x8 NarrowTo8(U64 x) {
@@ -132,7 +207,18 @@ GALLEY_SIMD U8x8 NarrowTo8(U64 x) {
   const std::int64_t bytes = _mm_cvtsi128_si64(_mm512_maskz_cvtepi64_epi8(0xFF, (__m512i)x));
   return LoadAs<U8x8>(&bytes);
 #else
-  return __builtin_convertvector(x, U8x8);
+  U8x8 out;
+  for (std::size_t i = 0; i < 8; ++i) out[i] = static_cast<std::uint8_t>(x[i]);
+  return out;
+#endif
+}
+GALLEY_SIMD U16x8 NarrowTo16(U64 x) {
+#if defined(__AVX512F__)
+  return __builtin_convertvector(x, U16x8);
+#else
+  U16x8 out;
+  for (std::size_t i = 0; i < 8; ++i) out[i] = static_cast<std::uint16_t>(x[i]);
+  return out;
 #endif
 }
 
@@ -149,13 +235,9 @@ GALLEY_SIMD F32 Fma(F32 a, F32 b, F32 c) {
 #if defined(__AVX512F__)
   return (F32)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__FMA__)
-  const F32x8 low = (F32x8)_mm256_fmadd_ps((__m256)__builtin_shufflevector(a, a, 0, 1, 2, 3, 4, 5, 6, 7),
-                                           (__m256)__builtin_shufflevector(b, b, 0, 1, 2, 3, 4, 5, 6, 7),
-                                           (__m256)__builtin_shufflevector(c, c, 0, 1, 2, 3, 4, 5, 6, 7));
-  const F32x8 high = (F32x8)_mm256_fmadd_ps((__m256)__builtin_shufflevector(a, a, 8, 9, 10, 11, 12, 13, 14, 15),
-                                            (__m256)__builtin_shufflevector(b, b, 8, 9, 10, 11, 12, 13, 14, 15),
-                                            (__m256)__builtin_shufflevector(c, c, 8, 9, 10, 11, 12, 13, 14, 15));
-  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  for (std::size_t i = 0; i < F32::kParts; ++i)
+    c.part[i] = (F32::Part)_mm256_fmadd_ps((__m256)a.part[i], (__m256)b.part[i], (__m256)c.part[i]);
+  return c;
 #else
   return a * b + c;
 #endif
@@ -164,6 +246,10 @@ GALLEY_SIMD F32 Fma(F32 a, F32 b, F32 c) {
 GALLEY_SIMD F32 Max(F32 a, F32 b) {
 #if defined(__AVX512F__)
   return (F32)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  for (std::size_t i = 0; i < F32::kParts; ++i)
+    a.part[i] = (F32::Part)_mm256_max_ps((__m256)a.part[i], (__m256)b.part[i]);
+  return a;
 #else
   return Select(a > b, a, b);
 #endif
@@ -171,6 +257,10 @@ GALLEY_SIMD F32 Max(F32 a, F32 b) {
 GALLEY_SIMD F32 Min(F32 a, F32 b) {
 #if defined(__AVX512F__)
   return (F32)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  for (std::size_t i = 0; i < F32::kParts; ++i)
+    a.part[i] = (F32::Part)_mm256_min_ps((__m256)a.part[i], (__m256)b.part[i]);
+  return a;
 #else
   return Select(a < b, a, b);
 #endif
@@ -178,14 +268,22 @@ GALLEY_SIMD F32 Min(F32 a, F32 b) {
 
 // Sum of the lanes: halves are folded, 16 to 8 to 4 to 2 to 1.
 GALLEY_SIMD float SumLanes(F32 v) {
+#if defined(__AVX512F__)
   const F32x8 a = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
                   __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
   const F32x4 b = __builtin_shufflevector(a, a, 0, 1, 2, 3) + __builtin_shufflevector(a, a, 4, 5, 6, 7);
+#elif defined(__AVX2__)
+  const F32x8 a = v.part[0] + v.part[1];
+  const F32x4 b = __builtin_shufflevector(a, a, 0, 1, 2, 3) + __builtin_shufflevector(a, a, 4, 5, 6, 7);
+#else
+  const F32x4 b = (v.part[0] + v.part[2]) + (v.part[1] + v.part[3]);
+#endif
   const F32x4 c = b + __builtin_shufflevector(b, b, 2, 3, 2, 3);
   return c[0] + c[1];
 }
 // out[i] = SumLanes(v[i]), added in the same order: vectors are folded in pairs, so that sixteen take as many steps as
 // one does by itself.
+#if defined(__AVX512F__)
 GALLEY_SIMD F32 FoldHalves(F32 a, F32 b) {
   return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
          __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
@@ -210,11 +308,48 @@ GALLEY_SIMD F32 SumEach(const F32 v[kLanes]) {
   const F32 fourth = FoldQuarters(FoldHalves(v[3], v[7]), FoldHalves(v[11], v[15]));
   return FoldOnes(FoldPairs(first, second), FoldPairs(third, fourth));
 }
+#elif defined(__AVX2__)
+// Eight lanes: the four of a folded, then the four of b.
+GALLEY_SIMD F32x8 FoldTwo(F32 a, F32 b) {
+  const auto x = (__m256)(a.part[0] + a.part[1]), y = (__m256)(b.part[0] + b.part[1]);
+  return (F32x8)_mm256_permute2f128_ps(x, y, 0x20) + (F32x8)_mm256_permute2f128_ps(x, y, 0x31);
+}
+// Each half: two lanes of a's and two of b's.
+GALLEY_SIMD F32x8 FoldPairs(F32x8 a, F32x8 b) {
+  return (F32x8)_mm256_shuffle_ps((__m256)a, (__m256)b, 0x44) + (F32x8)_mm256_shuffle_ps((__m256)a, (__m256)b, 0xEE);
+}
+GALLEY_SIMD F32x8 FoldOnes(F32x8 a, F32x8 b) {
+  return (F32x8)_mm256_shuffle_ps((__m256)a, (__m256)b, 0x88) + (F32x8)_mm256_shuffle_ps((__m256)a, (__m256)b, 0xDD);
+}
+GALLEY_SIMD F32 SumEach(const F32 v[kLanes]) {
+  F32 out;
+  for (std::size_t i = 0; i < 2; ++i, v += 8) {
+    out.part[i] = FoldOnes(FoldPairs(FoldTwo(v[0], v[4]), FoldTwo(v[1], v[5])),
+                           FoldPairs(FoldTwo(v[2], v[6]), FoldTwo(v[3], v[7])));
+  }
+  return out;
+}
+#else
+GALLEY_SIMD F32 SumEach(const F32 v[kLanes]) {
+  F32 out;
+  for (std::size_t i = 0; i < kLanes; ++i) out[i] = SumLanes(v[i]);
+  return out;
+}
+#endif
 GALLEY_SIMD float MaxLanes(F32 v) {
+#if defined(__AVX512F__)
   F32 m = Max(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7), v);
   m = Max(__builtin_shufflevector(m, m, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11), m);
   m = Max(__builtin_shufflevector(m, m, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13), m);
   return Max(__builtin_shufflevector(m, m, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14), m)[0];
+#else
+  float lanes[kLanes];
+  StoreAs(lanes, v);
+  for (std::size_t half = kLanes / 2; half > 0; half /= 2) {
+    for (std::size_t i = 0; i < half; ++i) lanes[i] = lanes[i + half] > lanes[i] ? lanes[i + half] : lanes[i];
+  }
+  return lanes[0];
+#endif
 }
 
 // bf16 values as fp32 and back (to nearest, ties to even; NaN stays NaN).

@@ -30,6 +30,7 @@ static_assert(kPanel == 2 * kTileRows);
 // Row and column of sixteen lanes of sixteen vectors change places: each round moves one bit of a lane's number to the
 // vector's.
 GALLEY_SIMD void Transpose(U32 v[kLanes]) {
+#if defined(__AVX512F__)
   for (int round = 0; round < 4; ++round) {
     U32 next[kLanes];
     for (std::size_t i = 0; i < kLanes / 2; ++i) {
@@ -39,6 +40,13 @@ GALLEY_SIMD void Transpose(U32 v[kLanes]) {
     }
     for (std::size_t i = 0; i < kLanes; ++i) v[i] = next[i];
   }
+#else
+  std::uint32_t rows[kLanes][kLanes];
+  for (std::size_t i = 0; i < kLanes; ++i) StoreAs(rows[i], v[i]);
+  for (std::size_t i = 0; i < kLanes; ++i) {
+    for (std::size_t j = 0; j < kLanes; ++j) v[i][j] = rows[j][i];
+  }
+#endif
 }
 
 // What 64 or 128 weights of a row are multiplied with, by lanes. Where no exponent can leave its range, which is so in
@@ -100,9 +108,7 @@ void BlockScales(const ProductArgs& a, std::size_t r, std::size_t begin, std::si
     const bool ordinary = Ordinary(four);
     for (int half = 0; half < 2; ++half, four >>= 16) {
       const float low = ScaleOf(static_cast<std::uint8_t>(four)), high = ScaleOf(static_cast<std::uint8_t>(four >> 8));
-      *out++ =
-          MakeTileScale(F32{low, low, low, low, low, low, low, low, high, high, high, high, high, high, high, high},
-                        kFp8Unit, ordinary);
+      *out++ = MakeTileScale(BroadcastHalves(low, high), kFp8Unit, ordinary);
     }
   }
 }

@@ -175,6 +175,9 @@ std::string Limits(const Spec& spec) {
 
 Status CheckLimits(const Spec& spec, const Value& value, std::string_view where) {
   if (const auto* number = std::get_if<std::int64_t>(&value)) {
+    if (spec.type == Type::kBytes && *number < 0) {
+      return Reject(spec, fmt::format("{} bytes are less than none", *number), where);
+    }
     if (*number < spec.ints.low) return Reject(spec, fmt::format("{} is too small", *number), where);
     if (*number > spec.ints.high) return Reject(spec, fmt::format("{} is too large", *number), where);
   }

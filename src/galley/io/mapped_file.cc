@@ -2,6 +2,7 @@
 #include "galley/io/mapped_file.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,7 +16,10 @@ namespace galley::io {
 
 Result<MappedFile> MappedFile::Open(const std::filesystem::path& path) {
   ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
-  if (file.size() == 0) return MappedFile({});
+  struct stat info = {};
+  const bool known = ::fstat(file.descriptor(), &info) == 0;
+  const FileId id = known ? FileId{info.st_dev, info.st_ino} : FileId{};
+  if (file.size() == 0) return MappedFile({}, id);
   const auto size = static_cast<std::size_t>(file.size());
   void* const address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
   if (address == MAP_FAILED) {
@@ -24,13 +28,14 @@ Result<MappedFile> MappedFile::Open(const std::filesystem::path& path) {
     if (reason == ENOMEM) error.code = ErrorCode::kResourceExhausted;
     return Err(std::move(error));
   }
-  return MappedFile({static_cast<const std::byte*>(address), size});
+  return MappedFile({static_cast<const std::byte*>(address), size}, id);
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})), id_(other.id_) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(bytes_, other.bytes_);
+  std::swap(id_, other.id_);
   return *this;
 }
 

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "galley/base/error.h"
+#include "galley/io/weight_file.h"
 
 namespace galley::io {
 
@@ -26,14 +27,16 @@ class MappedFile {
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
   [[nodiscard]] std::size_t size() const { return bytes_.size(); }
+  [[nodiscard]] FileId id() const { return id_; }
 
   // Tells the system how bytes [offset, offset + length) will be read; a hint, so it cannot fail. The range is cut to
   // the file.
   void Advise(Access access, std::size_t offset, std::size_t length) const;
 
  private:
-  explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  MappedFile(std::span<const std::byte> bytes, FileId id) : bytes_(bytes), id_(id) {}
   std::span<const std::byte> bytes_;
+  FileId id_;
 };
 
 }  // namespace galley::io

@@ -8,17 +8,45 @@
 
 #include <cerrno>
 #include <cstring>
+#include <string>
 #include <system_error>
+
+#include "galley/base/log.h"
 
 namespace galley::io {
 
+namespace {
+
+// -1 when the path cannot be opened, or not the file that `file` is.
+int OpenAgain(const WeightFile& file, int flags) {
+  const int descriptor = open(file.path.c_str(), O_RDONLY | O_CLOEXEC | flags);
+  if (descriptor < 0 || file.id == FileId()) return descriptor;
+  struct stat info = {};
+  if (fstat(descriptor, &info) == 0 && FileId{info.st_dev, info.st_ino} == file.id) return descriptor;
+  close(descriptor);
+  errno = ESTALE;
+  return -1;
+}
+
+}  // namespace
+
 WeightReader::WeightReader(std::span<const WeightFile> files) {
+  std::size_t unopened = 0;
+  std::string first;
   for (const WeightFile& file : files) {
     File& opened = files_.emplace_back();
     opened.file = file;
-    opened.direct = open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
-    opened.plain = open(file.path.c_str(), O_RDONLY | O_CLOEXEC);
+    opened.direct = OpenAgain(file, O_DIRECT);
+    opened.plain = OpenAgain(file, 0);
+    if (opened.direct >= 0 || opened.plain >= 0) continue;
+    const std::string why = errno == ESTALE ? "it has been replaced" : std::system_category().message(errno);
+    if (unopened++ == 0) first = fmt::format("{}: {}", file.path.string(), why);
   }
+  if (unopened == 0) return;
+  log::Warning(
+      "{} of {} weight files cannot be opened a second time, the first is {}; they are read through the page "
+      "cache instead; if the limit of open files (ulimit -n) is the reason, raise it",
+      unopened, files.size(), first);
 }
 
 WeightReader::~WeightReader() {

@@ -24,7 +24,8 @@ class WeightReader {
   using ReadCall = ssize_t (*)(int descriptor, void* to, std::size_t bytes, off_t offset);  // as pread
 
   WeightReader() = default;
-  // A file that cannot be opened a second time is read through its mapping.
+  // A file that cannot be opened a second time is read through its mapping, which goes through the page cache: a
+  // warning says so. So is one whose path stands for another file by now.
   explicit WeightReader(std::span<const WeightFile> files);
   WeightReader(std::span<const WeightFile> files, ReadCall call) : WeightReader(files) { call_ = call; }
   WeightReader(const WeightReader&) = delete;

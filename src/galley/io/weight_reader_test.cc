@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -52,6 +53,28 @@ class ReaderTest : public testing::Test {
   WeightFile file_;
   AlignedBytes buffer_{8 * kReadUnit};
 };
+
+// The path of a file that was replaced stands for other bytes; those that were checked are still mapped.
+TEST_F(ReaderTest, DoesNotReadAFileThatTookItsPlace) {
+  struct stat info = {};
+  ASSERT_EQ(stat(path_.c_str(), &info), 0);
+  file_.id = {info.st_dev, info.st_ino};
+  {
+    const WeightReader same({&file_, 1});
+    EXPECT_GE(same.DirectPlace(mapped_).descriptor, 0);
+  }
+  const std::string other = path_ + ".other";
+  const int descriptor = open(other.c_str(), O_CREAT | O_WRONLY, 0600);
+  ASSERT_EQ(ftruncate(descriptor, kSize), 0);
+  close(descriptor);
+  ASSERT_EQ(rename(other.c_str(), path_.c_str()), 0);
+  testing::internal::CaptureStderr();
+  const WeightReader reader({&file_, 1});
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("it has been replaced"), std::string::npos);
+  EXPECT_EQ(reader.DirectPlace(mapped_).descriptor, -1);
+  ASSERT_TRUE(Read(reader, 5000, 3000));
+  EXPECT_TRUE(Holds(5000, 3000));
+}
 
 TEST_F(ReaderTest, GivesTheBytesOfTheFile) {
   const WeightReader reader({&file_, 1}), none;

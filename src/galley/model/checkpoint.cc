@@ -66,7 +66,7 @@ const std::filesystem::path& Checkpoint::dir() const {
 std::vector<io::WeightFile> Checkpoint::files() const {
   std::vector<io::WeightFile> files;
   for (const io::ShardFile& shard : impl_->shards.files)
-    files.push_back({shard.file.bytes(), impl_->dir / shard.name});  // a whole path stands for itself
+    files.push_back({shard.file.bytes(), impl_->dir / shard.name, shard.file.id()});  // a whole path stands for itself
   return files;
 }
 

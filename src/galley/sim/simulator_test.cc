@@ -121,7 +121,7 @@ class FakeDeviceTest : public testing::Test {
     device_ = std::make_unique<FakeDevice>(options_, 0.5, 1, [this](std::string what) { complaints_.push_back(what); });
     sched::Request request;
     request.id = RequestId(1);
-    request.prompt.resize(300, 5);
+    request.prompt = std::vector<TokenId>(300, 5);
     request.keys = kv::MakeKeyChain({}, request.prompt);
     request.max_tokens = 10;
     scheduler_->Arrive(std::move(request), 0);

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <map>
 
+#include "galley/backend/expert_store.h"
 #include "galley/backend/memory_formats.h"
 #include "galley/base/math.h"
 #include "galley/base/memory.h"
@@ -54,16 +55,38 @@ const MemoryItem* LargestWithOption(const std::vector<MemoryItem>& items, bool o
   return largest;
 }
 
+// "4.5 %", "24 %"
+std::string Percent(double share) {
+  return fmt::format("{:.{}f} %", 100 * share, share < 0.1 ? 1 : 0);
+}
+
+// Routed experts of layers and draft stages.
+std::int64_t CountOf(const model::Config& config) {
+  return std::int64_t{config.n_layers} * config.n_routed_experts +
+         std::int64_t{config.dspark.n_stages} * config.dspark.n_routed_experts;
+}
+
+// Codes of half a byte, and a scale for 32 of them.
+std::int64_t ExpertBytes(const model::Config& config) {
+  const std::int64_t values = 3 * std::int64_t{config.dim} * config.moe_inter_dim;
+  return values / 2 + values / 32;
+}
+
+double HeldShare(const model::Config& config, std::int64_t memory) {
+  return std::min(1.0, static_cast<double>(memory / ExpertRoomOf(config)) / static_cast<double>(CountOf(config)));
+}
+
 // What one token reads of experts on disk when all are used alike, which is the worst that a long text comes to.
-std::string ExpertsNote(const model::Config& config, std::int64_t all, std::int64_t held) {
-  const double used = static_cast<double>(all) * config.n_activated_experts / config.n_routed_experts;
-  const double missed = used * (1 - static_cast<double>(held) / static_cast<double>(all));
+std::string ExpertsNote(const model::Config& config, std::int64_t memory) {
+  const double held = HeldShare(config, memory);
+  const double used =
+      static_cast<double>(std::int64_t{config.n_layers} * config.n_activated_experts * ExpertBytes(config));
+  const double missed = used * (1 - held);
   return fmt::format(
-      "a token uses {} of routed experts, and with {:.0f} % of them in memory reads up to {} of that from disk: {:.2f} "
-      "s "
-      "a token at 1 GB/s; less when it uses the same experts as those before (--expert-memory holds more)",
-      Size(static_cast<std::int64_t>(used)), 100 * static_cast<double>(held) / static_cast<double>(all),
-      Size(static_cast<std::int64_t>(missed)), missed / 1e9);
+      "a token uses {} of routed experts, and with {} of them in memory reads up to {} of that from disk: {} a token "
+      "at 1 GB/s; less when it uses the same experts as those before (--expert-memory holds more)",
+      Size(static_cast<std::int64_t>(used)), Percent(held), Size(static_cast<std::int64_t>(missed)),
+      TimeText(missed / 1e9));
 }
 
 std::string EngramNote(const model::Config& config, bool ahead) {
@@ -106,11 +129,12 @@ struct PartSum {
   std::vector<std::string_view> formats;
 };
 
-std::map<model::Part, PartSum> SumParts(const model::Config& config, bool own_memory) {
+// Of what is loaded. The experts of draft stages lie with the others; the vision tower is left in its file.
+std::map<model::Part, PartSum> SumParts(const model::Config& config) {
   std::map<model::Part, PartSum> parts;
   for (const model::ImpliedTensor& tensor : model::ImpliedTensors(config)) {
-    // Those of draft stages lie with the others, which in one memory is no difference.
-    const bool drafts_expert = own_memory && tensor.name.find(".ffn.experts.") != std::string::npos;
+    if (tensor.part == model::Part::kVision) continue;
+    const bool drafts_expert = tensor.name.find(".ffn.experts.") != std::string::npos;
     PartSum& sum = parts[drafts_expert ? model::Part::kRoutedExperts : tensor.part];
     sum.bytes += ElementCount(tensor.shape) * static_cast<std::int64_t>(Info(tensor.dtype).bytes);
     const std::string_view format = Info(tensor.dtype).safetensors_name;
@@ -119,37 +143,40 @@ std::map<model::Part, PartSum> SumParts(const model::Config& config, bool own_me
   return parts;
 }
 
+// Experts on disk, and those of them that are held. More than all of them is never taken.
+MemoryItem ExpertsOnDisk(const model::Config& config, std::int64_t memory, std::int64_t all_bytes) {
+  const std::int64_t held = std::min(memory, CountOf(config) * ExpertRoomOf(config));
+  return {.kind = MemoryKind::kWeights,
+          .name = fmt::format("{}: {} of {}, the rest on disk", model::Name(model::Part::kRoutedExperts),
+                              Percent(HeldShare(config, memory)), Size(all_bytes)),
+          .count = 1,
+          .each = held,
+          .remedy = "hold fewer experts in memory (--expert-memory)"};
+}
+
 // One row for each part of the model.
 void AddWeights(const model::Config& config, const MemoryOptions& options, MemoryPlan& plan) {
-  std::vector<MemoryItem>& items = plan.items;
-  const auto add = [&](std::string name, std::int64_t bytes, std::string remedy, bool on_device) {
-    items.push_back({.kind = MemoryKind::kWeights,
-                     .name = std::move(name),
-                     .count = 1,
-                     .each = bytes,
-                     .remedy = std::move(remedy),
-                     .on_device = on_device && options.own_memory});
-  };
-  for (const auto& [part, sum] : SumParts(config, options.own_memory)) {
+  for (const auto& [part, sum] : SumParts(config)) {
     const WeightPlace place = part == model::Part::kRoutedExperts  ? options.experts
                               : part == model::Part::kEngramTables ? options.engram
                                                                    : WeightPlace::kDevice;
-    if (part == model::Part::kRoutedExperts && place == WeightPlace::kDisk && options.expert_memory < sum.bytes) {
-      add(fmt::format("{}: {:.0f} % of {}, the rest on disk", model::Name(part),
-                      100 * static_cast<double>(options.expert_memory) / static_cast<double>(sum.bytes),
-                      Size(sum.bytes)),
-          options.expert_memory, "hold fewer experts in memory (--expert-memory)", false);
-      plan.notes.push_back(ExpertsNote(config, sum.bytes, options.expert_memory));
+    if (part == model::Part::kRoutedExperts && place == WeightPlace::kDisk) {
+      plan.items.push_back(ExpertsOnDisk(config, options.expert_memory, sum.bytes));
+      if (HeldShare(config, options.expert_memory) < 1)
+        plan.notes.push_back(ExpertsNote(config, options.expert_memory));
       continue;
     }
+    MemoryItem& item = plan.items.emplace_back();
     if (part == model::Part::kEngramTables && place == WeightPlace::kDisk) {
-      add(fmt::format("{}: {} on disk", model::Name(part), Size(sum.bytes)), 0, "", false);
+      item.name = fmt::format("{}: {} on disk", model::Name(part), Size(sum.bytes));
+      item.each = 0;
       plan.notes.push_back(EngramNote(config, options.reads_weights_ahead));
       continue;
     }
-    const bool on_device = options.own_memory && place == WeightPlace::kDevice;
-    add(fmt::format("{} ({})", model::Name(part), fmt::join(sum.formats, " ")), sum.bytes,
-        options.reads_weights_ahead ? Remedy(part, on_device) : "", on_device);
+    item.name = fmt::format("{} ({})", model::Name(part), fmt::join(sum.formats, " "));
+    item.each = sum.bytes;
+    item.on_device = options.own_memory && place == WeightPlace::kDevice;
+    if (options.reads_weights_ahead) item.remedy = Remedy(part, item.on_device);
   }
 }
 
@@ -235,6 +262,16 @@ std::int64_t MemoryPlan::DeviceBytes() const {
 Status MemoryPlan::Fits(std::int64_t limit) const {
   RETURN_IF_ERROR(FitsOne(*this, limit, false));
   return device_limit > 0 ? FitsOne(*this, device_limit, true) : Status();
+}
+
+std::int64_t ExpertRoomOf(const model::Config& config) {
+  return static_cast<std::int64_t>(backend::ExpertRoom(static_cast<std::size_t>(ExpertBytes(config))));
+}
+
+Result<std::int64_t> ExpertMemoryThatFits(const model::Config& config, MemoryOptions options, std::int64_t limit) {
+  options.expert_memory = 0;
+  ASSIGN_OR_RETURN(const MemoryPlan others, PlanMemory(config, options));
+  return std::max(std::min(limit / 2, limit - others.HostBytes()), kExpertsLeast * ExpertRoomOf(config));
 }
 
 MemoryItem ExpertCacheOf(const model::Config& config, const MemoryOptions& options) {

@@ -36,7 +36,7 @@ struct MemoryOptions {
 };
 
 enum class MemoryKind {
-  kWeights,    // as the checkpoint holds them, by part of the model
+  kWeights,    // as the checkpoint holds them, by part of the model that is loaded
   kTables,     // small arrays that the model computes at start
   kWorkspace,  // activations and logits of the largest step
   kBlocks,     // history
@@ -85,6 +85,17 @@ struct MemoryPlan {
 
 // Places on the device in which chosen experts of other memories lie; none when kernels read them where they are.
 [[nodiscard]] MemoryItem ExpertCacheOf(const model::Config& config, const MemoryOptions& options);
+
+// Fewer routed experts than this cannot be held: they run in groups of up to half of their memory, and a group is one
+// expert at least.
+inline constexpr std::int64_t kExpertsLeast = 4;
+// Bytes that one expert takes of the memory for experts on disk.
+[[nodiscard]] std::int64_t ExpertRoomOf(const model::Config& config);
+
+// Memory for experts on disk when none is given: half of `limit`, or what everything else leaves of it when that is
+// less, but as much as kExpertsLeast need. Errors: those of PlanMemory.
+[[nodiscard]] Result<std::int64_t> ExpertMemoryThatFits(const model::Config& config, MemoryOptions options,
+                                                        std::int64_t limit);
 
 // Errors: those of Model::PlanMemory.
 [[nodiscard]] Result<MemoryPlan> PlanMemory(const model::Config& config, const MemoryOptions& options);

@@ -117,13 +117,14 @@ TEST(MemoryPlanTest, PartsOnDisk) {
   options.device.expert_memory = std::int64_t{64} << 30;
   const auto plan = PlanMemory(options, loaded->config);
   ASSERT_TRUE(plan);
-  // 40 layers of 384 experts of 3 * 2304 * 5120 * 17 / 32 bytes; Engram rows of 256 codes and 8 scales.
-  const std::int64_t experts = std::int64_t{40} * 384 * 3 * 2304 * 5120 / 32 * 17;
+  // 40 layers of 384 experts and 3 draft stages of 128, of 3 * 2304 * 5120 * 17 / 32 bytes; Engram rows of 256 codes
+  // and 8 scales.
+  const std::int64_t experts = std::int64_t{40 * 384 + 3 * 128} * 3 * 2304 * 5120 / 32 * 17;
   const std::int64_t tables = std::int64_t{384006168 + 384016682} * (256 + 8);
   EXPECT_EQ(all->total() - plan->total(), experts - (std::int64_t{64} << 30) + tables);
   ASSERT_EQ(plan->notes.size(), 2u);
-  // 6 / 384 of them are 4.51 GB; 64 GiB are 24 % of all.
-  EXPECT_THAT(plan->notes[0], HasSubstr("a token uses 4.20 GiB of routed experts, and with 24 % of them in memory"));
+  // 6 / 384 of them are 4.51 GB; 64 GiB are 3645 of 15744.
+  EXPECT_THAT(plan->notes[0], HasSubstr("a token uses 4.20 GiB of routed experts, and with 23 % of them in memory"));
   // 2 layers, 8 heads, n-grams of 2 to 4.
   EXPECT_THAT(plan->notes[1], HasSubstr("a token reads 48 rows of Engram tables"));
   EXPECT_THAT(ToText(*plan, options.memory_limit), HasSubstr("  slow: a token uses"));
@@ -134,7 +135,7 @@ TEST(MemoryPlanTest, PartsOnDisk) {
               HasSubstr("the weights alone do not fit, so keep routed experts on disk (--experts disk), which take "));
   EXPECT_THAT(
       all->Fits(std::int64_t{64} << 30).error().message,
-      HasSubstr("(--experts disk), which take 268.95 GiB, and keep Engram tables on disk (--engram disk), which "
+      HasSubstr("(--experts disk), which take 275.67 GiB, and keep Engram tables on disk (--engram disk), which "
                 "take 188.83 GiB"));
   EXPECT_THAT(all->Fits(1 << 30).error().message, HasSubstr("do not fit, so choose a smaller model or a machine"));
   EXPECT_THAT(plan->Fits(std::int64_t{32} << 30).error().message,
@@ -157,6 +158,64 @@ TEST(MemoryPlanTest, PartsOnDisk) {
   ASSERT_EQ(mapped->notes.size(), 1u);
   EXPECT_THAT(mapped->notes[0], HasSubstr("one after the other when they are used"));
   EXPECT_THAT(mapped->Fits(std::int64_t{64} << 30).error().message, HasSubstr("choose a smaller model"));
+}
+
+// Without --expert-memory: half of the limit, or what all else leaves of it, or as little as works. What is planned is
+// what the start takes.
+TEST(MemoryPlanTest, ExpertsTakeWhatIsLeft) {
+  const auto config = model::ParseConfig(model::FlashConfigJson(), "config.json");
+  ASSERT_TRUE(config);
+  EngineOptions options;
+  options.max_seqs = 1;
+  options.max_seq_len = 8192;
+  options.grammar_cache = std::int64_t{256} << 20;
+  options.device = {.backend = "cpu", .experts = WeightPlace::kDisk, .expert_memory = 1 << 30};
+  options.device.engram = WeightPlace::kDisk;
+  const auto given = PlanMemory(options, *config);
+  ASSERT_TRUE(given);
+  const std::int64_t others = given->total() - options.device.expert_memory, least = 4 * ExpertRoomOf(*config);
+  EXPECT_LT(others, std::int64_t{11} << 30);
+  options.device.expert_memory = 0;
+  struct {
+    std::int64_t limit, experts;
+  } const cases[] = {{4 * others, 2 * others},
+                     {2 * others, others},
+                     {2 * others - 2, others - 2},
+                     {others + least, least},
+                     {others + least - 1, least},
+                     {others / 2, least},
+                     {100, least},
+                     {std::int64_t{24} << 30, std::int64_t{12} << 30},
+                     {std::int64_t{16} << 30, (std::int64_t{16} << 30) - others}};
+  for (const auto& [limit, experts] : cases) {
+    options.memory_limit = limit;
+    const auto plan = PlanMemory(options, *config);
+    ASSERT_TRUE(plan) << plan.error().ToString();
+    EXPECT_EQ(plan->total(), others + experts) << limit;
+    EXPECT_EQ(plan->Fits(limit).has_value(), limit >= others + least) << limit;
+  }
+  // More than all experts is not taken.
+  options.memory_limit = std::int64_t{1} << 40;
+  EXPECT_EQ(PlanMemory(options, *config)->total(), others + std::int64_t{40 * 384 + 3 * 128} * ExpertRoomOf(*config));
+
+  EngineOptions probe = Options();
+  probe.device.backend = "cpu";
+  probe.device.experts = WeightPlace::kDisk;
+  const auto small = model::ParseConfig(io::ReadBytes(kProbe / "config.json"), "config.json");
+  ASSERT_TRUE(small);
+  probe.device.expert_memory = 4 * ExpertRoomOf(*small);
+  probe.memory_limit = PlanMemory(probe, *small)->total() + 1000;
+  probe.device.expert_memory = 0;
+  const auto started = Engine::Create(probe);
+  ASSERT_TRUE(started) << started.error().ToString();
+  EXPECT_EQ((*started)->memory_plan().total(), probe.memory_limit);
+}
+
+// What is planned for weights is what a load asks for: no vision tower, and the experts of draft stages once.
+TEST(MemoryPlanTest, VisionIsNotPlanned) {
+  const auto with = model::ParseConfig(model::FlashConfigJson(), "config.json");
+  ASSERT_TRUE(with && with->vision.n_layers > 0);
+  EXPECT_EQ(ToText(*PlanMemory(EngineOptions(), *with), 1).find("vision"), std::string::npos);
 }
 
 // A GPU has memory of its own: what lies in which for every placement, what a step moves, and what limits it.

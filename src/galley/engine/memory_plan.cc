@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <iterator>
 #include <map>
 
@@ -12,6 +13,7 @@
 #include "galley/backend/memory_formats.h"
 #include "galley/base/math.h"
 #include "galley/base/memory.h"
+#include "galley/engine/plan_advice.h"
 #include "galley/engine/plan_speed.h"
 #include "galley/io/json_writer.h"
 #include "galley/model/dsv4/state.h"
@@ -20,40 +22,11 @@
 namespace galley::engine {
 namespace {
 
-struct KindInfo {
-  std::string_view label;
-  std::string_view option;  // that makes it smaller; empty: none does
-};
+constexpr std::array<std::string_view, 7> kKinds = {"weights", "tables",    "workspace", "blocks",
+                                                    "slots",   "snapshots", "grammars"};
 
-constexpr std::array<KindInfo, 7> kKinds = {{
-    {"weights", ""},
-    {"tables", ""},
-    {"workspace", "the rows of a step (--step-rows; of generate and chat: --prefill-chunk)"},
-    {"blocks", "the tokens to hold (--max-seq-len, --blocks; of plan: --max-tokens)"},
-    {"slots", "the sequences that run at once (--max-seqs)"},
-    {"snapshots", "the saved slots (--snapshots)"},
-    {"grammars", "the cache of compiled grammars (--grammar-cache)"},
-}};
-
-// "1.23 GiB", always with the unit that leaves the number readable.
-std::string Size(std::int64_t bytes) {
-  constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits[unit]);
-}
-
-// Null: no option makes any of them smaller.
-const MemoryItem* LargestWithOption(const std::vector<MemoryItem>& items, bool on_device) {
-  const MemoryItem* largest = nullptr;
-  for (const MemoryItem& item : items) {
-    if (item.on_device != on_device) continue;
-    if (kKinds[static_cast<std::size_t>(item.kind)].option.empty()) continue;
-    if (largest == nullptr || item.bytes() > largest->bytes()) largest = &item;
-  }
-  return largest;
-}
+// The least that --step-rows takes.
+constexpr int kStepRowsLeast = 129;
 
 // "4.5 %", "24 %"
 std::string Percent(double share) {
@@ -85,7 +58,7 @@ std::string ExpertsNote(const model::Config& config, std::int64_t memory) {
   return fmt::format(
       "a token uses {} of routed experts, and with {} of them in memory reads up to {} of that from disk: {} a token "
       "at 1 GB/s; less when it uses the same experts as those before (--expert-memory holds more)",
-      Size(static_cast<std::int64_t>(used)), Percent(held), Size(static_cast<std::int64_t>(missed)),
+      SizeText(static_cast<std::int64_t>(used)), Percent(held), SizeText(static_cast<std::int64_t>(missed)),
       TimeText(missed / 1e9));
 }
 
@@ -106,21 +79,6 @@ std::string Remedy(model::Part part, bool on_device) {
     default:
       return "";
   }
-}
-
-// What to do about weights that are too large by themselves; the largest remedy first, and no more than are needed.
-std::string WeightAdvice(std::vector<MemoryItem> items, std::int64_t excess) {
-  std::erase_if(items, [](const MemoryItem& item) { return item.remedy.empty(); });
-  std::stable_sort(items.begin(), items.end(),
-                   [](const MemoryItem& a, const MemoryItem& b) { return a.bytes() > b.bytes(); });
-  std::string advice;
-  for (const MemoryItem& item : items) {
-    if (excess <= 0) break;
-    advice += fmt::format("{}{}, which take {}", advice.empty() ? "" : ", and ", item.remedy, Size(item.bytes()));
-    excess -= item.bytes();
-  }
-  if (excess > 0) return "so choose a smaller model or a machine with more memory";
-  return "so " + advice;
 }
 
 // What a model has of a part, and in which number formats.
@@ -148,10 +106,12 @@ MemoryItem ExpertsOnDisk(const model::Config& config, std::int64_t memory, std::
   const std::int64_t held = std::min(memory, CountOf(config) * ExpertRoomOf(config));
   return {.kind = MemoryKind::kWeights,
           .name = fmt::format("{}: {} of {}, the rest on disk", model::Name(model::Part::kRoutedExperts),
-                              Percent(HeldShare(config, memory)), Size(all_bytes)),
+                              Percent(HeldShare(config, memory)), SizeText(all_bytes)),
           .count = 1,
           .each = held,
-          .remedy = "hold fewer experts in memory (--expert-memory)"};
+          .lowers = "the memory for routed experts",
+          .lowered_by = "--expert-memory",
+          .least = std::min(held, kExpertsLeast * ExpertRoomOf(config))};
 }
 
 // One row for each part of the model.
@@ -168,7 +128,7 @@ void AddWeights(const model::Config& config, const MemoryOptions& options, Memor
     }
     MemoryItem& item = plan.items.emplace_back();
     if (part == model::Part::kEngramTables && place == WeightPlace::kDisk) {
-      item.name = fmt::format("{}: {} on disk", model::Name(part), Size(sum.bytes));
+      item.name = fmt::format("{}: {} on disk", model::Name(part), SizeText(sum.bytes));
       item.each = 0;
       plan.notes.push_back(EngramNote(config, options.reads_weights_ahead));
       continue;
@@ -177,6 +137,7 @@ void AddWeights(const model::Config& config, const MemoryOptions& options, Memor
     item.each = sum.bytes;
     item.on_device = options.own_memory && place == WeightPlace::kDevice;
     if (options.reads_weights_ahead) item.remedy = Remedy(part, item.on_device);
+    if (part == model::Part::kRoutedExperts && !item.on_device) item.least = kExpertsLeast * ExpertRoomOf(config);
   }
 }
 
@@ -198,6 +159,18 @@ void AddCopies(const model::Config& config, const MemoryOptions& options, Memory
   }
 }
 
+// The workspace of steps of fewer rows: halves of the largest power of two below, and the least.
+Result<std::vector<StepRows>> SmallerSteps(const model::Config& config, model::ModelOptions options) {
+  std::vector<StepRows> steps;
+  while (options.rows_max > kStepRowsLeast) {
+    const auto power = static_cast<int>(std::bit_floor(static_cast<unsigned>(options.rows_max - 1)));
+    options.rows_max = std::max(power, kStepRowsLeast);
+    ASSIGN_OR_RETURN(const model::ModelMemory memory, model::Model::PlanMemory(config, options));
+    steps.push_back({.rows = options.rows_max, .bytes = static_cast<std::int64_t>(memory.workspace)});
+  }
+  return steps;
+}
+
 // Of one memory.
 Status FitsOne(const MemoryPlan& plan, std::int64_t limit, bool on_device) {
   const auto sum = [&](auto&& counts) {
@@ -209,36 +182,26 @@ Status FitsOne(const MemoryPlan& plan, std::int64_t limit, bool on_device) {
   const std::int64_t total = sum([](const MemoryItem&) { return true; });
   if (total <= limit) return {};
   const std::int64_t fixed = sum(of(MemoryKind::kWeights)) + sum(of(MemoryKind::kTables));
-  std::string advice;
-  if (fixed > limit) {
-    std::vector<MemoryItem> items = plan.items;
-    std::erase_if(items, [&](const MemoryItem& item) { return item.on_device != on_device; });
-    advice = "the weights alone do not fit, " + WeightAdvice(std::move(items), fixed - limit);
-  } else if (const MemoryItem* largest = LargestWithOption(plan.items, on_device); largest != nullptr) {
-    const std::int64_t room = limit - (total - largest->bytes());
-    advice = fmt::format("lower {}, which take {}", kKinds[static_cast<std::size_t>(largest->kind)].option,
-                         Size(largest->bytes()));
-    if (largest->count > 1 && room >= largest->each) {
-      advice += fmt::format("; {} {} of {} would fit", room / largest->each, largest->name, largest->count);
-    }
-  }
+  std::vector<MemoryItem> items = plan.items;
+  std::erase_if(items, [&](const MemoryItem& item) { return item.on_device != on_device; });
+  const std::string advice = (fixed > limit ? "the weights alone do not fit, so " : "") + AdviceFor(items, limit);
   std::string parts;
   for (std::size_t kind = 0; kind < kKinds.size(); ++kind) {
     const std::int64_t bytes = sum(of(static_cast<MemoryKind>(kind)));
     if (bytes > 0)
-      fmt::format_to(std::back_inserter(parts), "{}{} {}", parts.empty() ? "" : ", ", kKinds[kind].label, Size(bytes));
+      fmt::format_to(std::back_inserter(parts), "{}{} {}", parts.empty() ? "" : ", ", kKinds[kind], SizeText(bytes));
   }
   const std::string_view where = !plan.own_memory ? "" : on_device ? " of device memory" : " of main memory";
-  return Err(
-      ErrorCode::kResourceExhausted,
-      fmt::format("{}{} are planned ({}), but {} may be used; {}", Size(total), where, parts, Size(limit), advice),
-      "memory");
+  return Err(ErrorCode::kResourceExhausted,
+             fmt::format("{}{} are planned ({}), but {} may be used; {}", SizeText(total), where, parts,
+                         SizeText(limit), advice),
+             "memory");
 }
 
 }  // namespace
 
 std::string_view Label(MemoryKind kind) {
-  return kKinds[static_cast<std::size_t>(kind)].label;
+  return kKinds[static_cast<std::size_t>(kind)];
 }
 
 std::int64_t MemoryPlan::total() const {
@@ -280,13 +243,15 @@ MemoryItem ExpertCacheOf(const model::Config& config, const MemoryOptions& optio
                    .name = "places for chosen routed experts (--expert-cache)",
                    .count = 0,
                    .each = 0,
-                   .remedy = "hold fewer of them there (--expert-cache)",
-                   .on_device = true};
+                   .on_device = true,
+                   .lowers = "the places for chosen routed experts",
+                   .lowered_by = "--expert-cache"};
   if (!options.own_memory || options.experts == WeightPlace::kDevice) return cache;
   if (options.experts == WeightPlace::kHost && options.expert_cache == 0) return cache;
   const std::int64_t values = std::int64_t{config.dim} * config.moe_inter_dim;
   const auto aligned = [](std::int64_t bytes) { return CeilDiv(bytes, kAlignment) * kAlignment; };
   cache.each = 3 * (aligned(values / 2) + aligned(values / 32));
+  cache.least = config.n_routed_experts * cache.each;
   cache.count = std::max<std::int64_t>(options.expert_cache / cache.each, config.n_routed_experts);
   return cache;
 }
@@ -312,6 +277,7 @@ Result<MemoryPlan> PlanMemory(const model::Config& config, const MemoryOptions& 
   add(MemoryKind::kWorkspace,
       fmt::format("step of {} rows, {} with logits", options.model.rows_max, options.model.logit_rows_max), 1,
       static_cast<std::int64_t>(memory.workspace));
+  ASSIGN_OR_RETURN(plan.items.back().smaller, SmallerSteps(config, options.model));
   if (options.recorded_step_bytes > 0)
     add(MemoryKind::kTables, "recorded decode steps (--cuda-graphs)", 1, options.recorded_step_bytes);
   if (options.load_bytes > 0) {
@@ -339,7 +305,7 @@ std::string BeyondMemoryNote(const MemoryPlan& plan, std::int64_t usable) {
   return fmt::format(
       "{} are planned and allowed, but the process may use {}: weights beyond that are read from disk again in every "
       "step that needs them (lower --memory-limit to see what else could be done)",
-      Size(plan.total()), Size(usable));
+      SizeText(plan.total()), SizeText(usable));
 }
 
 std::string ToText(const MemoryPlan& plan, std::int64_t limit) {
@@ -351,26 +317,26 @@ std::string ToText(const MemoryPlan& plan, std::int64_t limit) {
   const auto rows_of = [&](bool on_device) {
     for (const MemoryItem& item : plan.items) {
       if (item.on_device != on_device) continue;
-      row(Label(item.kind), item.name, item.count == 1 ? "" : fmt::format("{} x {}", item.count, Size(item.each)),
-          Size(item.bytes()));
+      row(Label(item.kind), item.name, item.count == 1 ? "" : fmt::format("{} x {}", item.count, SizeText(item.each)),
+          SizeText(item.bytes()));
     }
   };
   const std::string history = fmt::format("history of {} tokens", plan.tokens);
   if (plan.own_memory) {
     out += " on the device\n";
     rows_of(true);
-    row("total", history, "", Size(plan.DeviceBytes()));
+    row("total", history, "", SizeText(plan.DeviceBytes()));
     const bool fits = plan.DeviceBytes() <= plan.device_limit;
     row("limit",
         plan.device_limit == 0 ? "no device here"
         : fits                 ? "fits"
                                : "does not fit",
-        "", plan.device_limit == 0 ? "" : Size(plan.device_limit));
+        "", plan.device_limit == 0 ? "" : SizeText(plan.device_limit));
     out += " in main memory\n";
   }
   rows_of(false);
-  row("total", plan.own_memory ? "" : history, "", Size(plan.HostBytes()));
-  row("limit", plan.HostBytes() <= limit ? "fits" : "does not fit", "", Size(limit));
+  row("total", plan.own_memory ? "" : history, "", SizeText(plan.HostBytes()));
+  row("limit", plan.HostBytes() <= limit ? "fits" : "does not fit", "", SizeText(limit));
   for (const std::string& note : plan.notes) fmt::format_to(std::back_inserter(out), "  slow: {}\n", note);
   for (const StepSpeed& speed : plan.speeds) fmt::format_to(std::back_inserter(out), "  speed: {}\n", ToLine(speed));
   return out;

@@ -46,6 +46,12 @@ enum class MemoryKind {
 };
 [[nodiscard]] std::string_view Label(MemoryKind kind);
 
+// The workspace of steps of so many rows.
+struct StepRows {
+  int rows = 0;
+  std::int64_t bytes = 0;
+};
+
 struct MemoryItem {
   MemoryKind kind = MemoryKind::kWeights;
   std::string name;
@@ -53,6 +59,10 @@ struct MemoryItem {
   std::int64_t each = 0;
   std::string remedy = {};  // what takes weights out of this memory, as advice; empty: nothing does
   bool on_device = false;   // in a memory of its own (MemoryPlan::own_memory)
+  // Of weights that an option makes smaller: what, and which; what a remedy or such an option leaves.
+  std::string_view lowers = {}, lowered_by = {};
+  std::int64_t least = 0;
+  std::vector<StepRows> smaller = {};  // of a workspace: with fewer rows, most first
   [[nodiscard]] std::int64_t bytes() const { return count * each; }
 };
 

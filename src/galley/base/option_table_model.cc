@@ -60,7 +60,8 @@ constexpr Spec kModel[] = {
      .commands = "generate chat dump plan bench serve calibrate",
      .value_name = "BYTES",
      .initial = "0",
-     .help = "With --experts disk: main memory for experts, as 64GiB; 0 takes half of the memory limit."},
+     .help = "With --experts disk: main memory for experts, as 64GiB; 0 takes half of the memory "
+             "limit, or what all else leaves of it when that is less."},
     {.name = "expert-cache",
      .type = Type::kBytes,
      .commands = "generate chat dump plan bench serve calibrate",

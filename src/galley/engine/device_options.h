@@ -18,7 +18,7 @@ struct DeviceOptions {
   int threads = 0;              // of the processor; 0: as many as the process may use
   bool cuda_graphs = true;      // decode steps of the cuda backend are recorded and replayed
   WeightPlace experts = WeightPlace::kDevice;  // routed ones
-  std::int64_t expert_memory = 0;              // main memory for experts on disk; 0: half of the memory limit
+  std::int64_t expert_memory = 0;              // main memory for experts on disk; 0: ExpertMemoryThatFits
   // Device memory of the cuda backend for those of experts that are elsewhere which are used most. 0: on the host none,
   // so that kernels read experts there; on disk those of one layer, which is the least.
   std::int64_t expert_cache = 0;

@@ -15,6 +15,7 @@
 #include "galley/base/thread_pool.h"
 #include "galley/engine/engine.h"
 #include "galley/engine/weight_cache.h"
+#include "galley/model/model_dir.h"
 #include "galley/text/compressed_ids.h"
 
 namespace galley::engine {
@@ -70,27 +71,22 @@ constexpr BackendEntry kBackends[] = {
 };
 constexpr std::string_view kFastest = "cpu";  // what "auto" stands for
 
-// Bytes for experts that are on disk; 0: they are in memory.
-std::int64_t ExpertMemory(const LoadOptions& options) {
-  if (options.device.experts != WeightPlace::kDisk) return 0;
-  return options.device.expert_memory == 0 ? MemoryLimit(options.memory_limit) / 2 : options.device.expert_memory;
-}
-
 // A plan may be for a backend of another build.
 bool HasOwnMemory(const LoadOptions& options) {
   return BackendName(options.device.backend) == "cuda";
 }
 
-// Experts run in groups of up to half of their memory, and a group is one expert at least.
-Status CheckExpertMemory(std::int64_t bytes, const model::Config& config) {
-  constexpr std::int64_t kLeast = 4;
-  const std::int64_t values = 3 * std::int64_t{config.dim} * config.moe_inter_dim;
-  const auto least =
-      kLeast * static_cast<std::int64_t>(backend::ExpertRoom(static_cast<std::size_t>(values / 2 + values / 32)));
-  if (bytes == 0 || bytes >= least) return {};
-  return Err(ErrorCode::kInvalidArgument,
-             fmt::format("{} bytes hold fewer than {} of this model's experts; give at least {}", bytes, kLeast, least),
-             "expert-memory");
+// Bytes for experts that are on disk; 0: they are in memory. `memory` has all other options.
+Result<std::int64_t> ExpertMemory(const LoadOptions& options, const model::Config& config,
+                                  const MemoryOptions& memory) {
+  const std::int64_t asked = options.device.expert_memory, least = kExpertsLeast * ExpertRoomOf(config);
+  if (options.device.experts != WeightPlace::kDisk) return 0;
+  if (asked == 0) return ExpertMemoryThatFits(config, memory, MemoryLimit(options.memory_limit));
+  if (asked >= least) return asked;
+  return Err(
+      ErrorCode::kInvalidArgument,
+      fmt::format("{} bytes hold fewer than {} of this model's experts; give at least {}", asked, kExpertsLeast, least),
+      "expert-memory");
 }
 
 // Null: not in this build.
@@ -111,15 +107,15 @@ Status CheckExpertsPlace(const LoadOptions& options, const BackendEntry* entry) 
         "host or disk",
         "expert-cache");
   }
-  if (ExpertMemory(options) == 0 || entry == nullptr || entry->keeps_experts_on_disk) return {};
+  if (device.experts != WeightPlace::kDisk || entry == nullptr || entry->keeps_experts_on_disk) return {};
   return Err(ErrorCode::kUnsupported,
              fmt::format("the {} backend has every expert in memory; use --backend cpu", entry->name), "experts");
 }
 
-Result<std::unique_ptr<backend::Backend>> MakeBackend(const LoadOptions& options) {
+Result<const BackendEntry*> ChooseBackend(const LoadOptions& options) {
   const BackendEntry* chosen = EntryOf(options);
   RETURN_IF_ERROR(CheckExpertsPlace(options, chosen));
-  if (chosen != nullptr) return chosen->make(options, static_cast<std::size_t>(ExpertMemory(options)));
+  if (chosen != nullptr) return chosen;
   const std::string_view name = BackendName(options.device.backend);
   std::string names;
   for (const BackendEntry& entry : kBackends) {
@@ -163,7 +159,6 @@ Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) 
   RETURN_IF_ERROR(CheckRange("snapshots", options.snapshots, 0, kBlocksMax));
   const BackendEntry* backend = EntryOf(options);
   RETURN_IF_ERROR(CheckExpertsPlace(options, backend));
-  RETURN_IF_ERROR(CheckExpertMemory(ExpertMemory(options), config));
   Sizing sizing;
   ASSIGN_OR_RETURN(sizing.max_seq_len, SequenceLength(options.max_seq_len, config.max_seq_len));
   if (options.longest > 0) sizing.max_seq_len = std::min(sizing.max_seq_len, options.longest);
@@ -185,7 +180,7 @@ Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) 
                    .own_memory = HasOwnMemory(options),
                    .experts = options.device.experts,
                    .engram = options.device.engram,
-                   .expert_memory = ExpertMemory(options),
+                   .expert_memory = 0,
                    .expert_cache = options.device.expert_cache,
                    .reads_weights_ahead = backend == nullptr || backend->keeps_experts_on_disk,
                    .rewind = options.rewind,
@@ -197,6 +192,7 @@ Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) 
     sizing.memory.load_bytes = static_cast<std::int64_t>(backend::kCudaLoadBytes);
     sizing.memory.load_device_bytes = static_cast<std::int64_t>(backend::kCudaLoadDeviceBytes);
   }
+  ASSIGN_OR_RETURN(sizing.memory.expert_memory, ExpertMemory(options, config, sizing.memory));
   return sizing;
 }
 
@@ -207,7 +203,11 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
     return Err(ErrorCode::kCancelled, "the model was not loaded to the end");
   };
   LoadedModel loaded;
-  ASSIGN_OR_RETURN(loaded.backend_, MakeBackend(options));
+  ASSIGN_OR_RETURN(const BackendEntry* entry, ChooseBackend(options));
+  RETURN_IF_ERROR(model::CheckModelDir(options.model_dir));
+  ASSIGN_OR_RETURN(const model::LoadedConfig found, model::LoadConfig(options.model_dir));
+  ASSIGN_OR_RETURN(const Sizing sizing, SizeFor(options, found.config));
+  ASSIGN_OR_RETURN(loaded.backend_, entry->make(options, static_cast<std::size_t>(sizing.memory.expert_memory)));
   if (options.wrap_backend) loaded.backend_ = options.wrap_backend(std::move(loaded.backend_));
   ASSIGN_OR_RETURN(model::Checkpoint checkpoint, options.device.weight_cache.empty()
                                                      ? model::Checkpoint::Open(options.model_dir)
@@ -216,7 +216,6 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   RETURN_IF_ERROR(go_on());
   loaded.backend_->UseFiles(loaded.checkpoint_->files(), options.on_load);
   const model::Config& config = loaded.config();
-  ASSIGN_OR_RETURN(const Sizing sizing, SizeFor(options, config));
   loaded.max_seq_len_ = sizing.max_seq_len;
   ASSIGN_OR_RETURN(loaded.memory_plan_, PlanMemory(config, sizing.memory));
   loaded.memory_plan_.device_limit = static_cast<std::int64_t>(loaded.backend_->free_device_bytes());

@@ -51,8 +51,8 @@ class Copying final : public backend::BackendDecorator {
   std::vector<std::byte*> places_;
 };
 
-Result<LoadedModel> Load(bool copying, const io::Progress& on_load = {}) {
-  LoadOptions options = {.model_dir = std::filesystem::path(GALLEY_SOURCE_DIR) / "models/nano",
+Result<LoadedModel> Load(bool copying, const io::Progress& on_load = {}, const char* model = "models/nano") {
+  LoadOptions options = {.model_dir = std::filesystem::path(GALLEY_SOURCE_DIR) / model,
                          .device = {.threads = 1},
                          .drafts = true,
                          .max_seq_len = 128,
@@ -88,6 +88,16 @@ TEST(LoadedModel, CopiedWeightsAreTheFiles) {
   EXPECT_EQ(told.back().first, told.back().second);
   EXPECT_EQ(static_cast<std::int64_t>(told.back().second), copied->memory_plan().BytesOf(MemoryKind::kWeights));
   EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
+}
+
+// The probe has a vision tower, which is not loaded.
+TEST(LoadedModel, PlansTheWeightsThatAreLoaded) {
+  std::uint64_t bytes = 0;
+  const auto loaded = Load(
+      true, [&](std::uint64_t, std::uint64_t total) { return bytes = total, true; }, "tests/golden/v41_probe");
+  ASSERT_TRUE(loaded) << loaded.error().ToString();
+  EXPECT_GT(loaded->config().vision.n_layers, 0);
+  EXPECT_EQ(static_cast<std::int64_t>(bytes), loaded->memory_plan().BytesOf(MemoryKind::kWeights));
 }
 
 TEST(LoadedModel, IsEndedByTheAnswerNo) {

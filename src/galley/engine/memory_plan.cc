@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <iterator>
 #include <map>
 
+#include "galley/backend/expert_store.h"
 #include "galley/backend/memory_formats.h"
 #include "galley/base/math.h"
 #include "galley/base/memory.h"
+#include "galley/engine/plan_advice.h"
 #include "galley/engine/plan_speed.h"
 #include "galley/io/json_writer.h"
 #include "galley/model/dsv4/state.h"
@@ -19,51 +22,44 @@
 namespace galley::engine {
 namespace {
 
-struct KindInfo {
-  std::string_view label;
-  std::string_view option;  // that makes it smaller; empty: none does
-};
+constexpr std::array<std::string_view, 7> kKinds = {"weights", "tables",    "workspace", "blocks",
+                                                    "slots",   "snapshots", "grammars"};
 
-constexpr std::array<KindInfo, 7> kKinds = {{
-    {"weights", ""},
-    {"tables", ""},
-    {"workspace", "the rows of a step (--step-rows; of generate and chat: --prefill-chunk)"},
-    {"blocks", "the tokens to hold (--max-seq-len, --blocks; of plan: --max-tokens)"},
-    {"slots", "the sequences that run at once (--max-seqs)"},
-    {"snapshots", "the saved slots (--snapshots)"},
-    {"grammars", "the cache of compiled grammars (--grammar-cache)"},
-}};
+// The least that --step-rows takes.
+constexpr int kStepRowsLeast = 129;
 
-// "1.23 GiB", always with the unit that leaves the number readable.
-std::string Size(std::int64_t bytes) {
-  constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits[unit]);
+// "4.5 %", "24 %"
+std::string Percent(double share) {
+  return fmt::format("{:.{}f} %", 100 * share, share < 0.1 ? 1 : 0);
 }
 
-// Null: no option makes any of them smaller.
-const MemoryItem* LargestWithOption(const std::vector<MemoryItem>& items, bool on_device) {
-  const MemoryItem* largest = nullptr;
-  for (const MemoryItem& item : items) {
-    if (item.on_device != on_device) continue;
-    if (kKinds[static_cast<std::size_t>(item.kind)].option.empty()) continue;
-    if (largest == nullptr || item.bytes() > largest->bytes()) largest = &item;
-  }
-  return largest;
+// Routed experts of layers and draft stages.
+std::int64_t CountOf(const model::Config& config) {
+  return std::int64_t{config.n_layers} * config.n_routed_experts +
+         std::int64_t{config.dspark.n_stages} * config.dspark.n_routed_experts;
+}
+
+// Codes of half a byte, and a scale for 32 of them.
+std::int64_t ExpertBytes(const model::Config& config) {
+  const std::int64_t values = 3 * std::int64_t{config.dim} * config.moe_inter_dim;
+  return values / 2 + values / 32;
+}
+
+double HeldShare(const model::Config& config, std::int64_t memory) {
+  return std::min(1.0, static_cast<double>(memory / ExpertRoomOf(config)) / static_cast<double>(CountOf(config)));
 }
 
 // What one token reads of experts on disk when all are used alike, which is the worst that a long text comes to.
-std::string ExpertsNote(const model::Config& config, std::int64_t all, std::int64_t held) {
-  const double used = static_cast<double>(all) * config.n_activated_experts / config.n_routed_experts;
-  const double missed = used * (1 - static_cast<double>(held) / static_cast<double>(all));
+std::string ExpertsNote(const model::Config& config, std::int64_t memory) {
+  const double held = HeldShare(config, memory);
+  const double used =
+      static_cast<double>(std::int64_t{config.n_layers} * config.n_activated_experts * ExpertBytes(config));
+  const double missed = used * (1 - held);
   return fmt::format(
-      "a token uses {} of routed experts, and with {:.0f} % of them in memory reads up to {} of that from disk: {:.2f} "
-      "s "
-      "a token at 1 GB/s; less when it uses the same experts as those before (--expert-memory holds more)",
-      Size(static_cast<std::int64_t>(used)), 100 * static_cast<double>(held) / static_cast<double>(all),
-      Size(static_cast<std::int64_t>(missed)), missed / 1e9);
+      "a token uses {} of routed experts, and with {} of them in memory reads up to {} of that from disk: {} a token "
+      "at 1 GB/s; less when it uses the same experts as those before (--expert-memory holds more)",
+      SizeText(static_cast<std::int64_t>(used)), Percent(held), SizeText(static_cast<std::int64_t>(missed)),
+      TimeText(missed / 1e9));
 }
 
 std::string EngramNote(const model::Config& config, bool ahead) {
@@ -85,32 +81,18 @@ std::string Remedy(model::Part part, bool on_device) {
   }
 }
 
-// What to do about weights that are too large by themselves; the largest remedy first, and no more than are needed.
-std::string WeightAdvice(std::vector<MemoryItem> items, std::int64_t excess) {
-  std::erase_if(items, [](const MemoryItem& item) { return item.remedy.empty(); });
-  std::stable_sort(items.begin(), items.end(),
-                   [](const MemoryItem& a, const MemoryItem& b) { return a.bytes() > b.bytes(); });
-  std::string advice;
-  for (const MemoryItem& item : items) {
-    if (excess <= 0) break;
-    advice += fmt::format("{}{}, which take {}", advice.empty() ? "" : ", and ", item.remedy, Size(item.bytes()));
-    excess -= item.bytes();
-  }
-  if (excess > 0) return "so choose a smaller model or a machine with more memory";
-  return "so " + advice;
-}
-
 // What a model has of a part, and in which number formats.
 struct PartSum {
   std::int64_t bytes = 0;
   std::vector<std::string_view> formats;
 };
 
-std::map<model::Part, PartSum> SumParts(const model::Config& config, bool own_memory) {
+// Of what is loaded. The experts of draft stages lie with the others; the vision tower is left in its file.
+std::map<model::Part, PartSum> SumParts(const model::Config& config) {
   std::map<model::Part, PartSum> parts;
   for (const model::ImpliedTensor& tensor : model::ImpliedTensors(config)) {
-    // Those of draft stages lie with the others, which in one memory is no difference.
-    const bool drafts_expert = own_memory && tensor.name.find(".ffn.experts.") != std::string::npos;
+    if (tensor.part == model::Part::kVision) continue;
+    const bool drafts_expert = tensor.name.find(".ffn.experts.") != std::string::npos;
     PartSum& sum = parts[drafts_expert ? model::Part::kRoutedExperts : tensor.part];
     sum.bytes += ElementCount(tensor.shape) * static_cast<std::int64_t>(Info(tensor.dtype).bytes);
     const std::string_view format = Info(tensor.dtype).safetensors_name;
@@ -119,37 +101,43 @@ std::map<model::Part, PartSum> SumParts(const model::Config& config, bool own_me
   return parts;
 }
 
+// Experts on disk, and those of them that are held. More than all of them is never taken.
+MemoryItem ExpertsOnDisk(const model::Config& config, std::int64_t memory, std::int64_t all_bytes) {
+  const std::int64_t held = std::min(memory, CountOf(config) * ExpertRoomOf(config));
+  return {.kind = MemoryKind::kWeights,
+          .name = fmt::format("{}: {} of {}, the rest on disk", model::Name(model::Part::kRoutedExperts),
+                              Percent(HeldShare(config, memory)), SizeText(all_bytes)),
+          .count = 1,
+          .each = held,
+          .lowers = "the memory for routed experts",
+          .lowered_by = "--expert-memory",
+          .least = std::min(held, kExpertsLeast * ExpertRoomOf(config))};
+}
+
 // One row for each part of the model.
 void AddWeights(const model::Config& config, const MemoryOptions& options, MemoryPlan& plan) {
-  std::vector<MemoryItem>& items = plan.items;
-  const auto add = [&](std::string name, std::int64_t bytes, std::string remedy, bool on_device) {
-    items.push_back({.kind = MemoryKind::kWeights,
-                     .name = std::move(name),
-                     .count = 1,
-                     .each = bytes,
-                     .remedy = std::move(remedy),
-                     .on_device = on_device && options.own_memory});
-  };
-  for (const auto& [part, sum] : SumParts(config, options.own_memory)) {
+  for (const auto& [part, sum] : SumParts(config)) {
     const WeightPlace place = part == model::Part::kRoutedExperts  ? options.experts
                               : part == model::Part::kEngramTables ? options.engram
                                                                    : WeightPlace::kDevice;
-    if (part == model::Part::kRoutedExperts && place == WeightPlace::kDisk && options.expert_memory < sum.bytes) {
-      add(fmt::format("{}: {:.0f} % of {}, the rest on disk", model::Name(part),
-                      100 * static_cast<double>(options.expert_memory) / static_cast<double>(sum.bytes),
-                      Size(sum.bytes)),
-          options.expert_memory, "hold fewer experts in memory (--expert-memory)", false);
-      plan.notes.push_back(ExpertsNote(config, sum.bytes, options.expert_memory));
+    if (part == model::Part::kRoutedExperts && place == WeightPlace::kDisk) {
+      plan.items.push_back(ExpertsOnDisk(config, options.expert_memory, sum.bytes));
+      if (HeldShare(config, options.expert_memory) < 1)
+        plan.notes.push_back(ExpertsNote(config, options.expert_memory));
       continue;
     }
+    MemoryItem& item = plan.items.emplace_back();
     if (part == model::Part::kEngramTables && place == WeightPlace::kDisk) {
-      add(fmt::format("{}: {} on disk", model::Name(part), Size(sum.bytes)), 0, "", false);
+      item.name = fmt::format("{}: {} on disk", model::Name(part), SizeText(sum.bytes));
+      item.each = 0;
       plan.notes.push_back(EngramNote(config, options.reads_weights_ahead));
       continue;
     }
-    const bool on_device = options.own_memory && place == WeightPlace::kDevice;
-    add(fmt::format("{} ({})", model::Name(part), fmt::join(sum.formats, " ")), sum.bytes,
-        options.reads_weights_ahead ? Remedy(part, on_device) : "", on_device);
+    item.name = fmt::format("{} ({})", model::Name(part), fmt::join(sum.formats, " "));
+    item.each = sum.bytes;
+    item.on_device = options.own_memory && place == WeightPlace::kDevice;
+    if (options.reads_weights_ahead) item.remedy = Remedy(part, item.on_device);
+    if (part == model::Part::kRoutedExperts && !item.on_device) item.least = kExpertsLeast * ExpertRoomOf(config);
   }
 }
 
@@ -171,6 +159,18 @@ void AddCopies(const model::Config& config, const MemoryOptions& options, Memory
   }
 }
 
+// The workspace of steps of fewer rows: halves of the largest power of two below, and the least.
+Result<std::vector<StepRows>> SmallerSteps(const model::Config& config, model::ModelOptions options) {
+  std::vector<StepRows> steps;
+  while (options.rows_max > kStepRowsLeast) {
+    const auto power = static_cast<int>(std::bit_floor(static_cast<unsigned>(options.rows_max - 1)));
+    options.rows_max = std::max(power, kStepRowsLeast);
+    ASSIGN_OR_RETURN(const model::ModelMemory memory, model::Model::PlanMemory(config, options));
+    steps.push_back({.rows = options.rows_max, .bytes = static_cast<std::int64_t>(memory.workspace)});
+  }
+  return steps;
+}
+
 // Of one memory.
 Status FitsOne(const MemoryPlan& plan, std::int64_t limit, bool on_device) {
   const auto sum = [&](auto&& counts) {
@@ -182,36 +182,26 @@ Status FitsOne(const MemoryPlan& plan, std::int64_t limit, bool on_device) {
   const std::int64_t total = sum([](const MemoryItem&) { return true; });
   if (total <= limit) return {};
   const std::int64_t fixed = sum(of(MemoryKind::kWeights)) + sum(of(MemoryKind::kTables));
-  std::string advice;
-  if (fixed > limit) {
-    std::vector<MemoryItem> items = plan.items;
-    std::erase_if(items, [&](const MemoryItem& item) { return item.on_device != on_device; });
-    advice = "the weights alone do not fit, " + WeightAdvice(std::move(items), fixed - limit);
-  } else if (const MemoryItem* largest = LargestWithOption(plan.items, on_device); largest != nullptr) {
-    const std::int64_t room = limit - (total - largest->bytes());
-    advice = fmt::format("lower {}, which take {}", kKinds[static_cast<std::size_t>(largest->kind)].option,
-                         Size(largest->bytes()));
-    if (largest->count > 1 && room >= largest->each) {
-      advice += fmt::format("; {} {} of {} would fit", room / largest->each, largest->name, largest->count);
-    }
-  }
+  std::vector<MemoryItem> items = plan.items;
+  std::erase_if(items, [&](const MemoryItem& item) { return item.on_device != on_device; });
+  const std::string advice = (fixed > limit ? "the weights alone do not fit, so " : "") + AdviceFor(items, limit);
   std::string parts;
   for (std::size_t kind = 0; kind < kKinds.size(); ++kind) {
     const std::int64_t bytes = sum(of(static_cast<MemoryKind>(kind)));
     if (bytes > 0)
-      fmt::format_to(std::back_inserter(parts), "{}{} {}", parts.empty() ? "" : ", ", kKinds[kind].label, Size(bytes));
+      fmt::format_to(std::back_inserter(parts), "{}{} {}", parts.empty() ? "" : ", ", kKinds[kind], SizeText(bytes));
   }
   const std::string_view where = !plan.own_memory ? "" : on_device ? " of device memory" : " of main memory";
-  return Err(
-      ErrorCode::kResourceExhausted,
-      fmt::format("{}{} are planned ({}), but {} may be used; {}", Size(total), where, parts, Size(limit), advice),
-      "memory");
+  return Err(ErrorCode::kResourceExhausted,
+             fmt::format("{}{} are planned ({}), but {} may be used; {}", SizeText(total), where, parts,
+                         SizeText(limit), advice),
+             "memory");
 }
 
 }  // namespace
 
 std::string_view Label(MemoryKind kind) {
-  return kKinds[static_cast<std::size_t>(kind)].label;
+  return kKinds[static_cast<std::size_t>(kind)];
 }
 
 std::int64_t MemoryPlan::total() const {
@@ -237,19 +227,31 @@ Status MemoryPlan::Fits(std::int64_t limit) const {
   return device_limit > 0 ? FitsOne(*this, device_limit, true) : Status();
 }
 
+std::int64_t ExpertRoomOf(const model::Config& config) {
+  return static_cast<std::int64_t>(backend::ExpertRoom(static_cast<std::size_t>(ExpertBytes(config))));
+}
+
+Result<std::int64_t> ExpertMemoryThatFits(const model::Config& config, MemoryOptions options, std::int64_t limit) {
+  options.expert_memory = 0;
+  ASSIGN_OR_RETURN(const MemoryPlan others, PlanMemory(config, options));
+  return std::max(std::min(limit / 2, limit - others.HostBytes()), kExpertsLeast * ExpertRoomOf(config));
+}
+
 MemoryItem ExpertCacheOf(const model::Config& config, const MemoryOptions& options) {
   constexpr std::int64_t kAlignment = 256;  // of each array
   MemoryItem cache{.kind = MemoryKind::kWeights,
                    .name = "places for chosen routed experts (--expert-cache)",
                    .count = 0,
                    .each = 0,
-                   .remedy = "hold fewer of them there (--expert-cache)",
-                   .on_device = true};
+                   .on_device = true,
+                   .lowers = "the places for chosen routed experts",
+                   .lowered_by = "--expert-cache"};
   if (!options.own_memory || options.experts == WeightPlace::kDevice) return cache;
   if (options.experts == WeightPlace::kHost && options.expert_cache == 0) return cache;
   const std::int64_t values = std::int64_t{config.dim} * config.moe_inter_dim;
   const auto aligned = [](std::int64_t bytes) { return CeilDiv(bytes, kAlignment) * kAlignment; };
   cache.each = 3 * (aligned(values / 2) + aligned(values / 32));
+  cache.least = config.n_routed_experts * cache.each;
   cache.count = std::max<std::int64_t>(options.expert_cache / cache.each, config.n_routed_experts);
   return cache;
 }
@@ -275,6 +277,7 @@ Result<MemoryPlan> PlanMemory(const model::Config& config, const MemoryOptions& 
   add(MemoryKind::kWorkspace,
       fmt::format("step of {} rows, {} with logits", options.model.rows_max, options.model.logit_rows_max), 1,
       static_cast<std::int64_t>(memory.workspace));
+  ASSIGN_OR_RETURN(plan.items.back().smaller, SmallerSteps(config, options.model));
   if (options.recorded_step_bytes > 0)
     add(MemoryKind::kTables, "recorded decode steps (--cuda-graphs)", 1, options.recorded_step_bytes);
   if (options.load_bytes > 0) {
@@ -302,7 +305,7 @@ std::string BeyondMemoryNote(const MemoryPlan& plan, std::int64_t usable) {
   return fmt::format(
       "{} are planned and allowed, but the process may use {}: weights beyond that are read from disk again in every "
       "step that needs them (lower --memory-limit to see what else could be done)",
-      Size(plan.total()), Size(usable));
+      SizeText(plan.total()), SizeText(usable));
 }
 
 std::string ToText(const MemoryPlan& plan, std::int64_t limit) {
@@ -314,26 +317,26 @@ std::string ToText(const MemoryPlan& plan, std::int64_t limit) {
   const auto rows_of = [&](bool on_device) {
     for (const MemoryItem& item : plan.items) {
       if (item.on_device != on_device) continue;
-      row(Label(item.kind), item.name, item.count == 1 ? "" : fmt::format("{} x {}", item.count, Size(item.each)),
-          Size(item.bytes()));
+      row(Label(item.kind), item.name, item.count == 1 ? "" : fmt::format("{} x {}", item.count, SizeText(item.each)),
+          SizeText(item.bytes()));
     }
   };
   const std::string history = fmt::format("history of {} tokens", plan.tokens);
   if (plan.own_memory) {
     out += " on the device\n";
     rows_of(true);
-    row("total", history, "", Size(plan.DeviceBytes()));
+    row("total", history, "", SizeText(plan.DeviceBytes()));
     const bool fits = plan.DeviceBytes() <= plan.device_limit;
     row("limit",
         plan.device_limit == 0 ? "no device here"
         : fits                 ? "fits"
                                : "does not fit",
-        "", plan.device_limit == 0 ? "" : Size(plan.device_limit));
+        "", plan.device_limit == 0 ? "" : SizeText(plan.device_limit));
     out += " in main memory\n";
   }
   rows_of(false);
-  row("total", plan.own_memory ? "" : history, "", Size(plan.HostBytes()));
-  row("limit", plan.HostBytes() <= limit ? "fits" : "does not fit", "", Size(limit));
+  row("total", plan.own_memory ? "" : history, "", SizeText(plan.HostBytes()));
+  row("limit", plan.HostBytes() <= limit ? "fits" : "does not fit", "", SizeText(limit));
   for (const std::string& note : plan.notes) fmt::format_to(std::back_inserter(out), "  slow: {}\n", note);
   for (const StepSpeed& speed : plan.speeds) fmt::format_to(std::back_inserter(out), "  speed: {}\n", ToLine(speed));
   return out;

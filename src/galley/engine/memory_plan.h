@@ -36,7 +36,7 @@ struct MemoryOptions {
 };
 
 enum class MemoryKind {
-  kWeights,    // as the checkpoint holds them, by part of the model
+  kWeights,    // as the checkpoint holds them, by part of the model that is loaded
   kTables,     // small arrays that the model computes at start
   kWorkspace,  // activations and logits of the largest step
   kBlocks,     // history
@@ -46,6 +46,12 @@ enum class MemoryKind {
 };
 [[nodiscard]] std::string_view Label(MemoryKind kind);
 
+// The workspace of steps of so many rows.
+struct StepRows {
+  int rows = 0;
+  std::int64_t bytes = 0;
+};
+
 struct MemoryItem {
   MemoryKind kind = MemoryKind::kWeights;
   std::string name;
@@ -53,6 +59,10 @@ struct MemoryItem {
   std::int64_t each = 0;
   std::string remedy = {};  // what takes weights out of this memory, as advice; empty: nothing does
   bool on_device = false;   // in a memory of its own (MemoryPlan::own_memory)
+  // Of weights that an option makes smaller: what, and which; what a remedy or such an option leaves.
+  std::string_view lowers = {}, lowered_by = {};
+  std::int64_t least = 0;
+  std::vector<StepRows> smaller = {};  // of a workspace: with fewer rows, most first
   [[nodiscard]] std::int64_t bytes() const { return count * each; }
 };
 
@@ -85,6 +95,17 @@ struct MemoryPlan {
 
 // Places on the device in which chosen experts of other memories lie; none when kernels read them where they are.
 [[nodiscard]] MemoryItem ExpertCacheOf(const model::Config& config, const MemoryOptions& options);
+
+// Fewer routed experts than this cannot be held: they run in groups of up to half of their memory, and a group is one
+// expert at least.
+inline constexpr std::int64_t kExpertsLeast = 4;
+// Bytes that one expert takes of the memory for experts on disk.
+[[nodiscard]] std::int64_t ExpertRoomOf(const model::Config& config);
+
+// Memory for experts on disk when none is given: half of `limit`, or what everything else leaves of it when that is
+// less, but as much as kExpertsLeast need. Errors: those of PlanMemory.
+[[nodiscard]] Result<std::int64_t> ExpertMemoryThatFits(const model::Config& config, MemoryOptions options,
+                                                        std::int64_t limit);
 
 // Errors: those of Model::PlanMemory.
 [[nodiscard]] Result<MemoryPlan> PlanMemory(const model::Config& config, const MemoryOptions& options);

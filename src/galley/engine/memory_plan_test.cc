@@ -5,6 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+
 #include "galley/engine/engine_for_test.h"
 #include "galley/engine/loaded_model.h"
 #include "galley/io/test_files.h"
@@ -14,7 +21,9 @@
 namespace galley::engine {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct PlanCase {
   const char* model;
@@ -117,13 +126,14 @@ TEST(MemoryPlanTest, PartsOnDisk) {
   options.device.expert_memory = std::int64_t{64} << 30;
   const auto plan = PlanMemory(options, loaded->config);
   ASSERT_TRUE(plan);
-  // 40 layers of 384 experts of 3 * 2304 * 5120 * 17 / 32 bytes; Engram rows of 256 codes and 8 scales.
-  const std::int64_t experts = std::int64_t{40} * 384 * 3 * 2304 * 5120 / 32 * 17;
+  // 40 layers of 384 experts and 3 draft stages of 128, of 3 * 2304 * 5120 * 17 / 32 bytes; Engram rows of 256 codes
+  // and 8 scales.
+  const std::int64_t experts = std::int64_t{40 * 384 + 3 * 128} * 3 * 2304 * 5120 / 32 * 17;
   const std::int64_t tables = std::int64_t{384006168 + 384016682} * (256 + 8);
   EXPECT_EQ(all->total() - plan->total(), experts - (std::int64_t{64} << 30) + tables);
   ASSERT_EQ(plan->notes.size(), 2u);
-  // 6 / 384 of them are 4.51 GB; 64 GiB are 24 % of all.
-  EXPECT_THAT(plan->notes[0], HasSubstr("a token uses 4.20 GiB of routed experts, and with 24 % of them in memory"));
+  // 6 / 384 of them are 4.51 GB; 64 GiB are 3645 of 15744.
+  EXPECT_THAT(plan->notes[0], HasSubstr("a token uses 4.20 GiB of routed experts, and with 23 % of them in memory"));
   // 2 layers, 8 heads, n-grams of 2 to 4.
   EXPECT_THAT(plan->notes[1], HasSubstr("a token reads 48 rows of Engram tables"));
   EXPECT_THAT(ToText(*plan, options.memory_limit), HasSubstr("  slow: a token uses"));
@@ -132,13 +142,14 @@ TEST(MemoryPlanTest, PartsOnDisk) {
   // What does not fit says what would: experts alone, or Engram's tables as well.
   EXPECT_THAT(all->Fits(std::int64_t{256} << 30).error().message,
               HasSubstr("the weights alone do not fit, so keep routed experts on disk (--experts disk), which take "));
-  EXPECT_THAT(
-      all->Fits(std::int64_t{64} << 30).error().message,
-      HasSubstr("(--experts disk), which take 268.95 GiB, and keep Engram tables on disk (--engram disk), which "
-                "take 188.83 GiB"));
+  EXPECT_THAT(all->Fits(std::int64_t{64} << 30).error().message,
+              HasSubstr("(--experts disk), which take 275.67 GiB, of which 32.00 GiB would be held in memory, and keep "
+                        "Engram tables on disk (--engram disk), which "
+                        "take 188.83 GiB"));
   EXPECT_THAT(all->Fits(1 << 30).error().message, HasSubstr("do not fit, so choose a smaller model or a machine"));
   EXPECT_THAT(plan->Fits(std::int64_t{32} << 30).error().message,
-              HasSubstr("so hold fewer experts in memory (--expert-memory), which take 64.00 GiB"));
+              HasSubstr("so lower the memory for routed experts, which take 64.00 GiB, to 21.95 GiB (--expert-memory "
+                        "22481MiB)"));
   // More than the machine has, because a larger limit was given.
   EXPECT_EQ(BeyondMemoryNote(*plan, plan->total()), "");
   EXPECT_THAT(BeyondMemoryNote(*plan, plan->total() - 1), HasSubstr("read from disk again"));
@@ -157,6 +168,64 @@ TEST(MemoryPlanTest, PartsOnDisk) {
   ASSERT_EQ(mapped->notes.size(), 1u);
   EXPECT_THAT(mapped->notes[0], HasSubstr("one after the other when they are used"));
   EXPECT_THAT(mapped->Fits(std::int64_t{64} << 30).error().message, HasSubstr("choose a smaller model"));
+}
+
+// Without --expert-memory: half of the limit, or what all else leaves of it, or as little as works. What is planned is
+// what the start takes.
+TEST(MemoryPlanTest, ExpertsTakeWhatIsLeft) {
+  const auto config = model::ParseConfig(model::FlashConfigJson(), "config.json");
+  ASSERT_TRUE(config);
+  EngineOptions options;
+  options.max_seqs = 1;
+  options.max_seq_len = 8192;
+  options.grammar_cache = std::int64_t{256} << 20;
+  options.device = {.backend = "cpu", .experts = WeightPlace::kDisk, .expert_memory = 1 << 30};
+  options.device.engram = WeightPlace::kDisk;
+  const auto given = PlanMemory(options, *config);
+  ASSERT_TRUE(given);
+  const std::int64_t others = given->total() - options.device.expert_memory, least = 4 * ExpertRoomOf(*config);
+  EXPECT_LT(others, std::int64_t{11} << 30);
+  options.device.expert_memory = 0;
+  struct {
+    std::int64_t limit, experts;
+  } const cases[] = {{4 * others, 2 * others},
+                     {2 * others, others},
+                     {2 * others - 2, others - 2},
+                     {others + least, least},
+                     {others + least - 1, least},
+                     {others / 2, least},
+                     {100, least},
+                     {std::int64_t{24} << 30, std::int64_t{12} << 30},
+                     {std::int64_t{16} << 30, (std::int64_t{16} << 30) - others}};
+  for (const auto& [limit, experts] : cases) {
+    options.memory_limit = limit;
+    const auto plan = PlanMemory(options, *config);
+    ASSERT_TRUE(plan) << plan.error().ToString();
+    EXPECT_EQ(plan->total(), others + experts) << limit;
+    EXPECT_EQ(plan->Fits(limit).has_value(), limit >= others + least) << limit;
+  }
+  // More than all experts is not taken.
+  options.memory_limit = std::int64_t{1} << 40;
+  EXPECT_EQ(PlanMemory(options, *config)->total(), others + std::int64_t{40 * 384 + 3 * 128} * ExpertRoomOf(*config));
+
+  EngineOptions probe = Options();
+  probe.device.backend = "cpu";
+  probe.device.experts = WeightPlace::kDisk;
+  const auto small = model::ParseConfig(io::ReadBytes(kProbe / "config.json"), "config.json");
+  ASSERT_TRUE(small);
+  probe.device.expert_memory = 4 * ExpertRoomOf(*small);
+  probe.memory_limit = PlanMemory(probe, *small)->total() + 1000;
+  probe.device.expert_memory = 0;
+  const auto started = Engine::Create(probe);
+  ASSERT_TRUE(started) << started.error().ToString();
+  EXPECT_EQ((*started)->memory_plan().total(), probe.memory_limit);
+}
+
+// What is planned for weights is what a load asks for: no vision tower, and the experts of draft stages once.
+TEST(MemoryPlanTest, VisionIsNotPlanned) {
+  const auto with = model::ParseConfig(model::FlashConfigJson(), "config.json");
+  ASSERT_TRUE(with && with->vision.n_layers > 0);
+  EXPECT_EQ(ToText(*PlanMemory(EngineOptions(), *with), 1).find("vision"), std::string::npos);
 }
 
 // A GPU has memory of its own: what lies in which for every placement, what a step moves, and what limits it.
@@ -258,9 +327,90 @@ TEST(MemoryPlanTest, RefusalSaysWhatToLower) {
   EXPECT_EQ(
       plan.Fits(3000).error().ToString(),
       "memory: 6.74 KiB are planned (weights 1000 B, workspace 500 B, blocks 4.88 KiB, slots 400 B), but 2.93 KiB "
-      "may be used; lower the tokens to hold (--max-seq-len, --blocks; of plan: --max-tokens), which take 4.88 KiB; 22 "
-      "blocks of 100 would fit");
+      "may be used; lower the tokens to hold, which take 4.88 KiB, to 2816 (--blocks 22, or lower --max-seq-len; of "
+      "plan: --max-tokens)");
   EXPECT_THAT(plan.Fits(900).error().message, HasSubstr("the weights alone do not fit"));
+}
+
+// Every option that a refusal names, set to the value that it gives, is enough when several are offered, and all are
+// together when all are needed; nothing is offered that is at its least.
+TEST(MemoryPlanTest, AdviceIsEnough) {
+  const auto config = model::ParseConfig(model::FlashConfigJson(), "config.json");
+  ASSERT_TRUE(config);
+  EngineOptions start;
+  start.max_seqs = 64;
+  start.max_seq_len = 65536;
+  start.step_rows_max = 4000;
+  start.blocks = 64 * 512;
+  start.snapshots = 300;
+  start.grammar_cache = std::int64_t{512} << 20;
+  start.device = {.backend = "cpu", .experts = WeightPlace::kDevice};
+  const std::map<std::string, std::function<void(EngineOptions&, std::int64_t)>> apply = {
+      {"--step-rows",
+       [](EngineOptions& options, std::int64_t value) { options.step_rows_max = static_cast<int>(value); }},
+      {"--blocks", [](EngineOptions& options, std::int64_t value) { options.blocks = static_cast<int>(value); }},
+      {"--max-seqs", [](EngineOptions& options, std::int64_t value) { options.max_seqs = static_cast<int>(value); }},
+      {"--snapshots", [](EngineOptions& options, std::int64_t value) { options.snapshots = static_cast<int>(value); }},
+      {"--grammar-cache", [](EngineOptions& options, std::int64_t value) { options.grammar_cache = value; }},
+      {"--expert-memory", [](EngineOptions& options, std::int64_t value) { options.device.expert_memory = value; }},
+      {"--experts", [](EngineOptions& options, std::int64_t) { options.device.experts = WeightPlace::kDisk; }},
+      {"--engram", [](EngineOptions& options, std::int64_t) { options.device.engram = WeightPlace::kDisk; }},
+  };
+  const std::regex named(R"((, or |, and )?(?:lower|keep) [^()]*\((--[a-z-]+) (\d+|disk)(MiB|KiB)?)");
+  std::set<std::string> seen;
+  for (const char* variant : {"in memory", "on disk", "small steps"}) {
+    if (variant == std::string("on disk")) {
+      start.device.experts = start.device.engram = WeightPlace::kDisk;
+      start.device.expert_memory = std::int64_t{3} << 30;
+    } else if (variant == std::string("small steps")) {
+      start.step_rows_max = 129, start.snapshots = 0, start.blocks = 64;
+      start.device.expert_memory = 4 * ExpertRoomOf(*config);
+    }
+    const auto plan = PlanMemory(start, *config);
+    ASSERT_TRUE(plan);
+    for (const int percent : {99, 98, 96, 93, 80, 66, 55, 20, 4}) {
+      start.memory_limit = plan->total() / 100 * percent;
+      const std::string message = plan->Fits(start.memory_limit).error().message;
+      EngineOptions changed = start;
+      int count = 0;
+      for (std::sregex_iterator it(message.begin(), message.end(), named), end; it != end; ++it, ++count) {
+        const std::smatch& match = *it;
+        if (match[1] == ", or ") {
+          EXPECT_TRUE(PlanMemory(changed, *config)->Fits(start.memory_limit)) << message;
+          changed = start;
+        }
+        ASSERT_TRUE(apply.contains(match[2])) << message;
+        seen.insert(match[2]);
+        const std::int64_t unit = match[4] == "MiB" ? 1 << 20 : match[4] == "KiB" ? 1 << 10 : 1;
+        apply.at(match[2])(changed, match[3] == "disk" ? 0 : std::stoll(match[3]) * unit);
+      }
+      if (count == 0) {
+        EXPECT_THAT(message, HasSubstr("choose a smaller model"));
+      } else {
+        EXPECT_TRUE(PlanMemory(changed, *config)->Fits(start.memory_limit)) << message;
+      }
+    }
+  }
+  EXPECT_EQ(seen.size(), apply.size()) << ::testing::PrintToString(seen);
+
+  EngineOptions least = start;
+  least.step_rows_max = 129, least.snapshots = 0, least.max_seqs = 1, least.blocks = 1, least.grammar_cache = 0;
+  least.device.expert_memory = 4 * ExpertRoomOf(*config);
+  const auto smallest = PlanMemory(least, *config);
+  ASSERT_TRUE(smallest) << smallest.error().ToString();
+  EXPECT_THAT(smallest->Fits(smallest->total() - 1).error().message,
+              AllOf(HasSubstr("are needed whatever else is lowered"), Not(HasSubstr("--"))));
+}
+
+TEST(MemoryPlanTest, ShortTimesAreInMilliseconds) {
+  const auto config = model::ParseConfig(io::ReadBytes(kProbe / "config.json"), "config.json");
+  ASSERT_TRUE(config);
+  EngineOptions options = Options();
+  options.device = {.backend = "cpu", .experts = WeightPlace::kDisk, .expert_memory = 4 * ExpertRoomOf(*config)};
+  const auto plan = PlanMemory(options, *config);
+  ASSERT_TRUE(plan);
+  ASSERT_FALSE(plan->notes.empty());
+  EXPECT_THAT(plan->notes[0], HasSubstr(" ms a token at 1 GB/s"));
 }
 
 }  // namespace

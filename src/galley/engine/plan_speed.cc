@@ -74,13 +74,18 @@ std::vector<StepSpeed> SpeedsOf(const model::Config& config, const MemoryOptions
   return speeds;
 }
 
+std::string TimeText(double seconds) {
+  return seconds < 0.1 ? fmt::format("{:.3g} ms", seconds * 1e3) : fmt::format("{:.2f} s", seconds);
+}
+
 std::string ToLine(const StepSpeed& speed) {
   std::string line = fmt::format("a step of {} row{} reads {} of device memory", speed.rows, speed.rows == 1 ? "" : "s",
                                  ToBytes(speed.device_bytes));
   if (speed.link_bytes > 0) line += fmt::format(", {} over PCIe", ToBytes(speed.link_bytes));
+  const double rate = speed.rows / speed.seconds();
   if (speed.disk_bytes > 0) line += fmt::format(", {} from disk", ToBytes(speed.disk_bytes));
-  return line + fmt::format(": {:.3g} ms at least, {:.0f} tokens/s at most, by {}", speed.seconds() * 1e3,
-                            speed.rows / speed.seconds(), speed.limit());
+  return line + fmt::format(": {} at least, {:.{}f} tokens/s at most, by {}", TimeText(speed.seconds()), rate,
+                            rate < 10 ? 2 : 0, speed.limit());
 }
 
 }  // namespace galley::engine

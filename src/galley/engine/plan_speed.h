@@ -18,6 +18,8 @@ inline constexpr double kDeviceRate = 4.4e12, kLinkRate = 50e9, kDiskRate = 1e9;
 // Of steps of so many rows, each more than the one before; others are left out.
 [[nodiscard]] std::vector<StepSpeed> SpeedsOf(const model::Config& config, const MemoryOptions& options,
                                               std::initializer_list<int> rows);
+// "52.1 ms", "4.31 s"
+[[nodiscard]] std::string TimeText(double seconds);
 // "a step of 1 row reads 8.52 GB of device memory, 4.51 GB over PCIe: 92.2 ms at least, …"
 [[nodiscard]] std::string ToLine(const StepSpeed& speed);
 

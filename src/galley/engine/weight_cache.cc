@@ -41,7 +41,8 @@ std::string ReadHeaderStart(const Path& path, std::size_t count) {
   return text.size() <= kPrefix ? "" : text.substr(kPrefix);
 }
 
-// A file that is not a cache, or the beginning of one, is somebody's own.
+// A file that neither is empty nor has the mark is somebody's own. A cache that ends within its mark is taken for one
+// too: Galley leaves none, since caches get their name when they are whole.
 Status CheckPlace(const Path& dir, const Path& cache) {
   std::error_code error;
   const Path name = std::filesystem::weakly_canonical(cache, error);
@@ -50,8 +51,7 @@ Status CheckPlace(const Path& dir, const Path& cache) {
                io::Printable(cache.native(), 1000));
   }
   if (!std::filesystem::is_regular_file(cache, error)) return {};
-  const std::string start = ReadHeaderStart(cache, kMark.size());
-  if (kMark.starts_with(start)) return {};
+  if (std::filesystem::is_empty(cache, error) || ReadHeaderStart(cache, kMark.size()) == kMark) return {};
   return Err(ErrorCode::kInvalidArgument, "is a file, but no weight cache; it is left alone, give another name",
              io::Printable(cache.native(), 1000));
 }

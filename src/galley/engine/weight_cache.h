@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The weights of a model once more, in one file and in the order in which they are used: the arrays of an expert lie
 // together, whatever the model's own files look like, so an expert is one read. The file is a tensor file whose
-// metadata name a version and the digest of the model it was made from; one that does not belong to the model, is
-// damaged or cannot be written is never in the way of a start. It may be deleted at any time, also while it is in use.
+// metadata name a version and the digest of the model it was made from; one that does not belong to the model, whose
+// header or length is damaged, or that cannot be written is never in the way of a start. Changed bytes of weights are
+// not noticed. It may be deleted at any time, also while it is in use.
 #pragma once
 
 #include <filesystem>

@@ -87,8 +87,7 @@ TEST_F(WeightCacheTest, WhatIsNotWholeOrOfAnotherModelIsWrittenAnew) {
   };
   const Damage damages[] = {
       {"empty", ""},
-      {"a part of the length", good.substr(0, 5)},
-      {"a part of the mark", good.substr(0, 20)},
+      {"the mark alone", good.substr(0, 8 + std::string_view(R"({"__metadata__":{"galley_weight_cache":")").size())},
       {"the header alone", good.substr(0, 400)},
       {"half of it", good.substr(0, good.size() / 2)},
       {"all but one byte", good.substr(0, good.size() - 1)},
@@ -117,12 +116,18 @@ TEST_F(WeightCacheTest, AChangedModelHasAnotherCache) {
 }
 
 TEST_F(WeightCacheTest, OtherFilesAreLeftAlone) {
-  for (const std::string& text :
-       {std::string("my notes, which are longer than a mark would be; keep them"),
-        io::SafetensorsBytes(R"({"x":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", 4)}) {
+  const io::TempDir other;
+  ASSERT_TRUE(Uses(other / "cache"));
+  const std::string cache = io::ReadBytes(other / "cache");
+  std::vector<std::string> texts = {"my notes, which are longer than a mark would be; keep them"};
+  for (std::size_t bytes = 1; bytes <= 9; ++bytes) texts.push_back(std::string("0 secret\n").substr(0, bytes));
+  texts.push_back("12345678{");
+  for (const std::size_t bytes : {5, 8, 20}) texts.push_back(cache.substr(0, bytes));  // too little to tell
+  texts.push_back(io::SafetensorsBytes(R"({"x":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", 4));
+  for (const std::string& text : texts) {
     io::WriteBytes(cache_, text);
     const auto refused = OpenWithCache(kProbe, cache_);
-    ASSERT_FALSE(refused);
+    ASSERT_FALSE(refused) << text;
     EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
     EXPECT_NE(refused.error().message.find("no weight cache"), std::string::npos);
     EXPECT_EQ(io::ReadBytes(cache_), text);

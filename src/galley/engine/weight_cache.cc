@@ -4,8 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
-#include <fstream>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +15,7 @@
 
 #include "galley/base/log.h"
 #include "galley/engine/model_digest.h"
+#include "galley/io/file.h"
 #include "galley/io/safetensors.h"
 #include "galley/io/text.h"
 #include "galley/model/tensor_list.h"
@@ -32,13 +33,14 @@ std::string HeaderStart(const std::string& digest) {
   return std::string(kMark) + std::string(kVersion) + R"(","model":")" + digest + "\"}";
 }
 
-// `count` bytes of the header, or as many as there are.
-std::string ReadHeaderStart(const Path& path, std::size_t count) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kPrefix + count, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  return text.size() <= kPrefix ? "" : text.substr(kPrefix);
+// `count` bytes of the header, or as many as there are. Errors as InputFile::Open, of anything but a regular file too.
+Result<std::string> ReadHeaderStart(const Path& path, std::size_t count) {
+  ASSIGN_OR_RETURN(const io::InputFile file, io::InputFile::Open(path));
+  std::string text(count, '\0');
+  const ssize_t got = pread(file.descriptor(), text.data(), count, kPrefix);
+  if (got < 0) return Err(io::SystemError("read", path, errno));
+  text.resize(static_cast<std::size_t>(got));
+  return text;
 }
 
 // A file that neither is empty nor has the mark is somebody's own. A cache that ends within its mark is taken for one
@@ -51,7 +53,8 @@ Status CheckPlace(const Path& dir, const Path& cache) {
                io::Printable(cache.native(), 1000));
   }
   if (!std::filesystem::is_regular_file(cache, error)) return {};
-  if (std::filesystem::is_empty(cache, error) || ReadHeaderStart(cache, kMark.size()) == kMark) return {};
+  ASSIGN_OR_RETURN(const std::string start, ReadHeaderStart(cache, kMark.size()));
+  if (start == kMark || std::filesystem::is_empty(cache, error)) return {};
   return Err(ErrorCode::kInvalidArgument, "is a file, but no weight cache; it is left alone, give another name",
              io::Printable(cache.native(), 1000));
 }
@@ -90,7 +93,7 @@ Result<model::Checkpoint> OpenWithCache(const Path& dir, const Path& cache) {
     log::Warning("the weight cache {} is not used, weights are read from the model's own files: {}", shown,
                  error.ToString());
   };
-  if (ReadHeaderStart(cache, expected.size()) == expected) {
+  if (ReadHeaderStart(cache, expected.size()).value_or("") == expected) {
     auto cached = model::Checkpoint::Open(dir, cache);
     if (cached) return cached;
     log::Warning("the weight cache {} is damaged and written anew: {}", shown, cached.error().ToString());

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -144,6 +145,9 @@ TEST_F(WeightCacheTest, WhereItCannotBeWrittenTheModelStartsWithoutIt) {
   EXPECT_FALSE(Uses(dir_ / "file" / "cache"));
   fs::create_directory(dir_ / "folder");
   EXPECT_FALSE(Uses(dir_ / "folder"));
+  ASSERT_EQ(mkfifo((dir_ / "pipe").c_str(), 0600), 0);
+  EXPECT_FALSE(Uses(dir_ / "pipe"));  // and nobody waits for a writer
+  EXPECT_TRUE(fs::is_fifo(dir_ / "pipe"));
 }
 
 // Runs `body` in a process of its own; true when it returns true and no test of it failed.

@@ -39,6 +39,30 @@ struct Temporary {
 };
 
 // A new file beside `path`. Others may write the same path at once, so a name that is taken is never reused.
+// Where the file system can, a file that has no name until it is whole, so that a process that is killed leaves none.
+Temporary CreateNameless(const std::filesystem::path& path) {
+#if defined(O_TMPFILE)
+  if (::access("/proc/self/fd", X_OK) != 0) return {{}, -1};  // it could not be named
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  return {{}, ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666)};
+#else
+  return {{}, -1};
+#endif
+}
+
+// Gives a nameless file a name beside `path`; false: it cannot have one.
+bool NameBeside(const std::filesystem::path& path, Temporary& temporary) {
+  const std::string self = fmt::format("/proc/self/fd/{}", temporary.descriptor);
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    temporary.path = path;
+    temporary.path += fmt::format(".{}-{}.tmp", ::getpid(), attempt);
+    if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, temporary.path.c_str(), AT_SYMLINK_FOLLOW) == 0) return true;
+    if (errno != EEXIST) break;
+  }
+  temporary.path.clear();
+  return false;
+}
+
 Temporary CreateBeside(const std::filesystem::path& path) {
   Temporary temporary{{}, -1};
   for (int attempt = 0; attempt < 1000; ++attempt) {
@@ -110,19 +134,25 @@ Result<std::string> ReadFile(const std::filesystem::path& path, std::size_t max_
   return content;
 }
 
-Status WriteFileAtomic(const std::filesystem::path& path, const std::function<Status(const Sink&)>& write) {
+Status WriteFileAtomic(const std::filesystem::path& given, const std::function<Status(const Sink&)>& write) {
   struct stat info {};
-  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {  // renaming would put a file in a device's place
+  if (::stat(given.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {  // renaming would put a file in a device's place
     return Err(ErrorCode::kIo, fmt::format("is {}, not a regular file", KindName(info.st_mode)),
-               Printable(path.native(), 1000));
+               Printable(given.native(), 1000));
   }
-  const auto [temporary, descriptor] = CreateBeside(path);
+  // A link stays one: what it stands for is replaced.
+  std::error_code error;
+  const std::filesystem::path target = std::filesystem::canonical(given, error), path = error ? given : target;
+  Temporary temporary = CreateNameless(path);
+  if (temporary.descriptor < 0) temporary = CreateBeside(path);
+  const int descriptor = temporary.descriptor;
   if (descriptor < 0) return Err(SystemError("write", path, errno));
-  Status status = write([&, fd = descriptor](std::span<const std::byte> bytes) { return WriteAll(fd, bytes, path); });
+  Status status = write([&](std::span<const std::byte> bytes) { return WriteAll(descriptor, bytes, path); });
   if (status && ::fsync(descriptor) != 0) status = Err(SystemError("write", path, errno));
+  if (status && temporary.path.empty() && !NameBeside(path, temporary)) status = Err(SystemError("write", path, errno));
   if (::close(descriptor) != 0 && status) status = Err(SystemError("write", path, errno));
-  if (status && ::rename(temporary.c_str(), path.c_str()) != 0) status = Err(SystemError("replace", path, errno));
-  if (!status) ::unlink(temporary.c_str());
+  if (status && ::rename(temporary.path.c_str(), path.c_str()) != 0) status = Err(SystemError("replace", path, errno));
+  if (!status && !temporary.path.empty()) ::unlink(temporary.path.c_str());
   return status;
 }
 

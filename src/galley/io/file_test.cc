@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "galley/io/file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 
 #include "galley/io/mapped_file.h"
@@ -111,6 +115,35 @@ TEST(WriteFileAtomic, AFailedWriterLeavesTheOldFile) {
   EXPECT_EQ(status.error().code, ErrorCode::kCancelled);
   EXPECT_EQ(ReadBytes(dir / "out"), "old");
   EXPECT_EQ(FilesIn(dir.path()), 1u);
+}
+
+TEST(WriteFileAtomic, AWriterThatIsKilledLeavesNothing) {
+  const TempDir dir;
+  const int nameless = ::open(dir.path().c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+  if (nameless < 0) GTEST_SKIP() << "this file system has no files without a name";
+  ::close(nameless);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    (void)WriteFileAtomic(dir / "out", [](const Sink& sink) -> Status {
+      (void)sink(std::as_bytes(std::span(std::string_view("half"))));
+      ::raise(SIGKILL);
+      return {};
+    });
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+}
+
+TEST(WriteFileAtomic, WhatALinkStandsForIsReplaced) {
+  const TempDir dir;
+  WriteBytes(dir / "target", "old");
+  std::filesystem::create_symlink("target", dir / "link");
+  ASSERT_TRUE(WriteFileAtomic(dir / "link", "new"));
+  EXPECT_TRUE(std::filesystem::is_symlink(dir / "link"));
+  EXPECT_EQ(ReadBytes(dir / "target"), "new");
 }
 
 TEST(WriteFileAtomic, UnwritableOutputsAreErrors) {

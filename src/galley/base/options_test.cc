@@ -167,7 +167,7 @@ TEST(Options, WrongValuesNameValueAndLimit) {
       {"--top-k=ten", "--top-k: \"ten\" is not a whole number; give a whole number from 0 to 100"},
       {"--top-k=101", "--top-k: 101 is too large; give a whole number from 0 to 100"},
       {"--top-k=-1", "--top-k: -1 is too small; give a whole number from 0 to 100"},
-      {"--cache=-2MiB", "--cache: -2097152 bytes are less than none; give a size such as 4096, 512MiB or 4GB"},
+      {"--cache=-2MiB", "--cache: -2097152 bytes are less than none; give a size such as 4096, 512MiB or 4GB of at least 4096"},
       {"--top-k=", "--top-k: \"\" is not a whole number; give a whole number from 0 to 100"},
       {"--top-k=1e2", "--top-k: \"1e2\" is not a whole number; give a whole number from 0 to 100"},
       {"--seed=9223372036854775808",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every backend of this build against `ref`, case by case. `ref` itself runs too: a case that it cannot repeat bit for
 // bit shows nothing.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -43,8 +44,10 @@ Result<std::unique_ptr<backend::Backend>> MakeBackend(const std::string& name) {
 }
 
 std::vector<std::string> BackendNames() {
-#ifdef GALLEY_CUDA
+#if defined(GALLEY_CUDA)
   return {"cuda", "cuda_stream", "cuda_split"};
+#elif defined(GALLEY_EVERY_ISA)
+  return {"cpu"};
 #else
   return {"ref", "cpu"};
 #endif
@@ -53,11 +56,18 @@ std::vector<std::string> BackendNames() {
 // What is held against one run of `ref`.
 std::vector<std::string> FormsOf(const std::string& name) {
   if (name != "cpu") return {name};
+#ifdef GALLEY_EVERY_ISA
+  std::vector<std::string> forms;
+  for (const backend::cpu::IsaEntry& isa : backend::cpu::IsaTable()) {
+    if (isa.supported()) forms.push_back(fmt::format("cpu_{}", isa.name));
+  }
+#else
   std::vector<std::string> forms = {"cpu_auto"};
 #ifndef GALLEY_TRUE_SHAPES
   forms.emplace_back("cpu_tile_model");
 #endif
   if (backend::cpu::FindIsa("amx")) forms.emplace_back("cpu_amx");
+#endif
   return forms;
 }
 
@@ -91,6 +101,17 @@ TEST_P(Conformance, EqualsRef) {
     }
   }
 }
+
+#ifdef GALLEY_EVERY_ISA
+// Skipped where a set was, to say which.
+TEST(ConformanceOfIsas, AllOfThemRan) {
+  std::string missing;
+  for (const backend::cpu::IsaEntry& isa : backend::cpu::IsaTable()) {
+    if (!isa.supported()) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", isa.name);
+  }
+  if (!missing.empty()) GTEST_SKIP() << "this processor cannot run " << missing;
+}
+#endif
 
 #ifdef GALLEY_CUDA
 // All these backends give the same bits in the cases whose names begin so.

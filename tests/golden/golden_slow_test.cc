@@ -21,30 +21,36 @@ const std::filesystem::path kGolden = std::filesystem::path(GALLEY_SOURCE_DIR) /
 const std::filesystem::path kShared = GALLEY_SHARED_DIR;
 const std::filesystem::path kNano = std::filesystem::path(GALLEY_SOURCE_DIR) / "models/nano";
 
+// Each test once for every backend; the limits are the same.
+class GoldenSlow : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Backends, GoldenSlow, testing::Values(GALLEY_TEST_BACKENDS),
+                         [](const auto& backend) { return std::string(backend.param); });
+
 std::string Complaints(const std::filesystem::path& model_dir, const std::filesystem::path& file) {
   const auto golden = engine::ReadTensors(file);
   if (!golden) return golden.error().ToString();
   engine::DumpOptions options = OptionsFor(model_dir, *golden);
-  options.device.backend = kBackend;
+  options.device.backend = GoldenSlow::GetParam();
   const auto dump = engine::Dump(options);
   if (!dump) return dump.error().ToString();
   const std::string set = golden->at("ids").shape[0] <= 48 ? "probe_short" : "probe_long";
   std::string text;
+  const Limits limits = Limits::Load(kGolden / "limits.json");
   for (const std::string& line :
-       Limits::Load(kGolden / "limits.json").Violations(engine::CompareTensors(*dump, *golden), LimitSet(set))) {
+       limits.Violations(engine::CompareTensors(*dump, *golden), LimitSet(set, GoldenSlow::GetParam()))) {
     text += line + "\n";
   }
   return text;
 }
 
-TEST(GoldenSlow, EveryProbeCase) {
+TEST_P(GoldenSlow, EveryProbeCase) {
   for (const auto& file : GoldenFiles(kGolden / "v41_probe")) {
     EXPECT_EQ(Complaints(kGolden / "v41_probe", file), "") << file.filename();
   }
 }
 
 // Sets beside the checkout, of any V4.1 probe, so that a newer or another one is picked up without a change here.
-TEST(GoldenSlow, SetsBesideTheCheckout) {
+TEST_P(GoldenSlow, SetsBesideTheCheckout) {
   if (!std::filesystem::exists(kShared / "golden")) GTEST_SKIP() << "no golden sets beside the checkout";
   int cases = 0;
   for (const auto& entry : std::filesystem::directory_iterator(kShared / "golden")) {
@@ -59,10 +65,10 @@ TEST(GoldenSlow, SetsBesideTheCheckout) {
   EXPECT_GT(cases, 0);
 }
 
-TEST(GoldenSlow, EveryNanoPrompt) {
+TEST_P(GoldenSlow, EveryNanoPrompt) {
   std::ifstream file(kGolden / "nano/golden.json");
   const nlohmann::json cases = nlohmann::json::parse(file);
-  auto generator = engine::Generator::Create({.model_dir = kNano, .device = {.backend = kBackend}});
+  auto generator = engine::Generator::Create({.model_dir = kNano, .device = {.backend = GetParam()}});
   ASSERT_TRUE(generator) << generator.error().ToString();
   for (const auto& golden : cases) {
     const auto expected = golden.at("greedy").get<std::vector<TokenId>>();
@@ -83,11 +89,11 @@ TEST(GoldenSlow, EveryNanoPrompt) {
 
 // Drafts at every position of the golden continuations, with the golden tokens as context. A near tie may fall the
 // other way, so shares are compared: drafted tokens, and drafts accepted in a round.
-TEST(GoldenSlow, NanoDrafts) {
+TEST_P(GoldenSlow, NanoDrafts) {
   std::ifstream file(kGolden / "nano/golden.json");
   const nlohmann::json cases = nlohmann::json::parse(file);
   auto loaded = engine::LoadedModel::Load(
-      {.model_dir = kNano, .device = {.backend = kBackend}, .rows_max = 1024, .drafts = true});
+      {.model_dir = kNano, .device = {.backend = GetParam()}, .rows_max = 1024, .drafts = true});
   ASSERT_TRUE(loaded) << loaded.error().ToString();
   double equal = 0, tokens = 0, accepted = 0, golden_accepted = 0, rounds = 0;
   for (const auto& golden : cases) {
@@ -141,7 +147,7 @@ double NegativeLogLikelihood(engine::LoadedModel& loaded, const std::vector<Toke
 
 // Held-out text against the stored figures: perplexity within 0.3 %, so 0.003 in its logarithm, over a fifth of the
 // rows.
-TEST(GoldenSlow, HeldOutText) {
+TEST_P(GoldenSlow, HeldOutText) {
   constexpr std::size_t kRows = 4;
   const auto text = engine::ReadTensors(kGolden / "nano/heldout_text.safetensors");
   ASSERT_TRUE(text);
@@ -149,7 +155,7 @@ TEST(GoldenSlow, HeldOutText) {
   std::ifstream file(kGolden / "nano/figures.json");
   const auto figures = nlohmann::json::parse(file).at("heldout_text").at("row_nll").get<std::vector<double>>();
   auto loaded = engine::LoadedModel::Load(
-      {.model_dir = kNano, .device = {.backend = kBackend}, .rows_max = 1024, .logit_rows_max = 1024});
+      {.model_dir = kNano, .device = {.backend = GetParam()}, .rows_max = 1024, .logit_rows_max = 1024});
   ASSERT_TRUE(loaded) << loaded.error().ToString();
   double ours = 0, stored = 0;
   for (std::size_t row = 0; row < kRows; ++row) {

@@ -71,6 +71,7 @@ constexpr Spec kEngine[] = {
      .commands = "serve",
      .initial = "true",
      .help = "Requests share what they have in common with earlier prompts.",
+     .without = "Compute every prompt whole: requests share nothing with earlier ones.",
      .aliases = "enable-prefix-caching"},
 };
 
@@ -247,7 +248,8 @@ constexpr Spec kServer[] = {
     {.name = "default-thinking",
      .type = Type::kBool,
      .initial = "true",
-     .help = "Let the model reason where a request does not say."},
+     .help = "Let the model reason where a request does not say.",
+     .without = "Let the model answer at once where a request does not say."},
     {.name = "heartbeat",
      .type = Type::kFloat,
      .value_name = "SECONDS",
@@ -281,7 +283,8 @@ constexpr Spec kServer[] = {
     {.name = "log-requests",
      .type = Type::kBool,
      .initial = "true",
-     .help = "One line of JSON on standard error for each request, without its text."},
+     .help = "One line of JSON on standard error for each request, without its text.",
+     .without = "Write no line of JSON on standard error for each request."},
     {.name = "log-prompts",
      .type = Type::kBool,
      .help = "Add prompts and answers to these lines. They may hold secrets."},

@@ -45,8 +45,8 @@ constexpr Spec kModel[] = {
      .type = Type::kEnum,
      .commands = "generate chat dump bench serve calibrate",
      .initial = "auto",
-     .help = "Instruction set of the cpu backend; auto is the fastest that the processor has. Results differ in their "
-             "last bits between instruction sets.",
+     .help = "Instruction set of the cpu backend; auto is the fastest that the processor has, amx excepted, which is "
+             "taken by name only. Results differ in their last bits between instruction sets.",
      .choices = "auto generic avx2 avx512 avx512bf16 amx"},
     {.name = "experts",
      .type = Type::kEnum,
@@ -96,7 +96,8 @@ constexpr Spec kModel[] = {
      .commands = "generate chat dump bench serve calibrate",
      .value_name = "N",
      .initial = "0",
-     .help = "Processor threads; 0 takes as many as the process may use.",
+     .help = "Processor threads; 0 takes one for each physical core that the process may use, cut to the whole "
+             "processors of its control group's quota (ref: one for each processor).",
      .ints = {0, 1024}},
     {.name = "max-seq-len",
      .type = Type::kInt,
@@ -175,6 +176,7 @@ constexpr Spec kSpeculation[] = {
      .help =
          "Verify as many drafts as pay, by their confidences and the measured times of steps, so that sequences of a "
          "step differ in it; false: every draft of every step. The output is the same.",
+     .without = "Verify every draft of every step, not as many as pay. The output is the same.",
      .foreign = {"DEEPINFER_ENABLE_MTP_VARLEN", kSwitch}},
 };
 
@@ -261,7 +263,8 @@ constexpr Spec kSampling[] = {
      .value_name = "N",
      .initial = "512",
      .help =
-         "Most tokens to generate for one answer; plan: tokens, prompt and answer, that each sequence has room for.",
+         "Most tokens to generate for one answer; plan: tokens, prompt and answer, that each sequence has room for, "
+         "full length where this is not given.",
      .ints = {1, std::int64_t{1} << 24},
      .aliases = "max-new-tokens"},
     {.name = "stop",

@@ -35,6 +35,9 @@ TEST(OptionTable, RowsAreWellFormed) {
     EXPECT_EQ(spec.type == Type::kEnum, !spec.choices.empty()) << spec.name;
     const bool bare = spec.type == Type::kBool || spec.type == Type::kEnum;
     EXPECT_EQ(bare, spec.value_name.empty()) << spec.name;
+    // The help of a command shows the flag that changes something: --no-NAME.
+    const bool negated = spec.initial == "true" && spec.unavailable.empty();
+    EXPECT_EQ(negated, !spec.without.empty()) << spec.name;
     EXPECT_EQ(Find(AllOptions(), spec.name), &spec) << spec.name << " is hidden by an alias";
   }
 }

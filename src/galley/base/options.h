@@ -75,6 +75,7 @@ struct Spec {
   std::string_view value_name = {};
   std::string_view initial = {};  // default, as it would be written; empty: none (bool: false)
   std::string_view help = {};
+  std::string_view without = {};  // of kBool that is on by default: what --no-NAME does, for a command's help
   IntRange ints = {};
   FloatRange floats = {};
   std::string_view choices = {};  // of kEnum, separated by spaces

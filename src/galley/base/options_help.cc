@@ -77,7 +77,7 @@ void AppendOption(std::string& out, const Spec& spec) {
   } else {
     out += flag + std::string(kHelpColumn - flag.size(), ' ');
   }
-  std::string text(spec.help);
+  std::string text(spec.without.empty() ? spec.help : spec.without);
   if (!spec.unavailable.empty()) text += fmt::format(" (not available in this version: {})", spec.unavailable);
   const std::string facts = Facts(spec);
   if (!facts.empty()) text += fmt::format(" [{}]", facts);
@@ -90,6 +90,13 @@ std::string EscapedForTable(std::string_view text) {
   return out;
 }
 
+// "number of seconds" for a value that is called SECONDS.
+std::string UnitText(const Spec& spec) {
+  if (spec.value_name == "SECONDS") return "of seconds ";
+  if (spec.value_name == "MS") return "of milliseconds ";
+  return {};
+}
+
 std::string TypeText(const Spec& spec) {
   const std::string limits = internal::Limits(spec);
   switch (spec.type) {
@@ -98,7 +105,7 @@ std::string TypeText(const Spec& spec) {
     case Type::kInt:
       return "whole number " + limits;
     case Type::kFloat:
-      return "number " + limits;
+      return "number " + UnitText(spec) + limits;
     case Type::kBytes:
       return "size in bytes " + limits;
     case Type::kEnum:
@@ -125,6 +132,7 @@ std::string ForeignText(const Spec& spec) {
 
 std::string MarkdownRow(const Spec& spec) {
   std::string flags = fmt::format("`--{}`", spec.name);
+  if (spec.initial == "true") flags += fmt::format("<br>`--no-{}`", spec.name);
   for (const std::string_view alias : internal::Words(spec.aliases)) flags += fmt::format("<br>`--{}`", alias);
   const std::string initial = !spec.initial.empty()      ? fmt::format("`{}`", spec.initial)
                               : spec.type == Type::kBool ? std::string("`false`")
@@ -163,7 +171,9 @@ std::string MarkdownPage(Table table) {
       "to\n"
       "one run and are given on the command line only. Variables of DeepInfer are understood where the table names "
       "them;\n"
-      "one that contradicts the Galley variable is an error.\n\n"
+      "one that contradicts the Galley variable is an error. What is true or false is switched on by its flag alone, "
+      "off by\n"
+      "`--no-` in front of the name, or given as `--raw=false`.\n\n"
       "The file is TOML. Its tables are the sections below, its keys the flag names without dashes in front:\n\n"
       "```toml\n[sampling]\ntemperature = 0.7\ntop-p = 0.95\nstop = [\"###\"]\n```\n";
   for (const std::string_view section : Sections(table, "")) {

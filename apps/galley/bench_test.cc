@@ -14,6 +14,7 @@ namespace {
 
 using protocol::Json;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 LengthDistribution Lengths(std::string_view text) {
   const Result<LengthDistribution> made = LengthDistribution::Parse(text, "--len");
@@ -145,11 +146,13 @@ TEST(BenchThroughput, ReportsRatesHitsAndRows) {
 }
 
 TEST(BenchThroughput, PrintsATable) {
-  const RunOutcome outcome = Bench({"throughput", "--model", Probe(), "--requests", "2", "--prompt-len", "uniform:3:5",
-                                    "--output-len", "2", "--concurrency", "1,2", "--repeat", "2", "--seed", "9"});
+  const RunOutcome outcome =
+      Bench({"throughput", "--model", Probe(), "--requests", "2", "--prompt-len", "uniform:3:5", "--output-len", "2",
+             "--concurrency", "1,2", "--repeat", "2", "--seed", "9", "--threads", "2"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("throughput of v41_probe, backend cpu: 2 requests, prompts of uniform:3:5 tokens "
-                                     "(nothing shared), outputs of 2, seed 9, median of 2 rounds\n"));
+  EXPECT_THAT(outcome.out, StartsWith("throughput of v41_probe, backend cpu "));
+  EXPECT_THAT(outcome.out, HasSubstr("2 threads: 2 requests, prompts of uniform:3:5 tokens (nothing shared), outputs "
+                                     "of 2, seed 9, median of 2 rounds\n"));
   EXPECT_THAT(outcome.out, HasSubstr("\noutput tokens a second"));
   EXPECT_THAT(outcome.out, HasSubstr("\n2 at once ÷ 1 at once: "));
   EXPECT_EQ(outcome.err, "");
@@ -210,6 +213,29 @@ TEST(BenchThroughput, RefusesWhatCannotBe) {
   EXPECT_THAT(Bench({"throughput", "--shared-prefix", "0.5", "--shared-tokens", "5"}).err, HasSubstr("given twice"));
   EXPECT_EQ(Bench({"throughput", "--prompt-len", "many"}).exit_code, 2);
   EXPECT_THAT(Bench({"throughput", "--prompt-len", "9000"}).err, HasSubstr("8192"));  // more than nano holds
+}
+
+// What another kind measures with is refused before anything is measured.
+TEST(Bench, OptionsOfOtherKinds) {
+  const struct {
+    std::vector<std::string> arguments;
+    const char* said;
+  } cases[] = {
+      {{"throughput", "--shape", "v41"},
+       "--shape: `galley bench throughput` does not take this option; it belongs to "},
+      {{"throughput", "--layers", "8"},
+       "--layers: `galley bench throughput` does not take this option; it belongs to slice"},
+      {{"throughput", "--only", "moe"}, "it belongs to layers, kernels"},
+      {{"layers", "--concurrency", "1"},
+       "--concurrency: `galley bench layers` does not take this option; it belongs to throughput"},
+      {{"layers", "--requests", "4"}, "it belongs to throughput"},
+      {{"verify-plan", "--sync"}, "it belongs to throughput"},
+  };
+  for (const auto& row : cases) {
+    const RunOutcome outcome = Bench(row.arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << row.said;
+    EXPECT_THAT(outcome.err, HasSubstr(row.said));
+  }
 }
 
 }  // namespace

@@ -350,7 +350,7 @@ Json RunJson(const LoadResult& run) {
                            {"decode_waits_longest", run.decode_waits_longest}});
 }
 
-std::string ReportJson(const Settings& settings, const std::vector<Point>& points) {
+std::string ReportJson(const Settings& settings, const engine::Compute& compute, const std::vector<Point>& points) {
   const WorkloadOptions& workload = settings.workload;
   Json list(Json::Array{});
   for (const Point& point : points) {
@@ -371,23 +371,24 @@ std::string ReportJson(const Settings& settings, const std::vector<Point>& point
     object.Set("runs", std::move(runs));
     list.Push(std::move(object));
   }
-  const Json report = Json::MakeObject({{"kind", "throughput"},
-                                        {"model", settings.engine.model_dir.filename().string()},
-                                        {"backend", settings.engine.device.backend},
-                                        {"threads", settings.engine.device.threads},
-                                        {"seed", workload.seed},
-                                        {"requests", workload.requests},
-                                        {"prompts", settings.own_texts ? "own" : "random"},
-                                        {"prompt_len", workload.prompt.text()},
-                                        {"output_len", workload.output.text()},
-                                        {"shared_prefix", workload.shared_ratio},
-                                        {"shared_tokens", workload.shared_tokens},
-                                        {"prefix_groups", workload.groups},
-                                        {"points", std::move(list)}});
+  Json report = Json::MakeObject({{"kind", "throughput"},
+                                  {"model", settings.engine.model_dir.filename().string()},
+                                  {"backend", compute.backend},
+                                  {"seed", workload.seed},
+                                  {"requests", workload.requests},
+                                  {"prompts", settings.own_texts ? "own" : "random"},
+                                  {"prompt_len", workload.prompt.text()},
+                                  {"output_len", workload.output.text()},
+                                  {"shared_prefix", workload.shared_ratio},
+                                  {"shared_tokens", workload.shared_tokens},
+                                  {"prefix_groups", workload.groups},
+                                  {"points", std::move(list)}});
+  if (!compute.isa.empty()) report.Set("isa", compute.isa);
+  if (compute.threads > 0) report.Set("threads", compute.threads);
   return protocol::DumpJson(report) + "\n";
 }
 
-std::string Heading(const Settings& settings) {
+std::string Heading(const Settings& settings, const engine::Compute& compute) {
   const WorkloadOptions& workload = settings.workload;
   std::string shared = "nothing shared";
   if (workload.shared_tokens > 0) shared = fmt::format("behind {} shared", workload.shared_tokens);
@@ -395,9 +396,9 @@ std::string Heading(const Settings& settings) {
   if (workload.groups > 1) shared += fmt::format(" by each of {} groups", workload.groups);
   return fmt::format(
       "throughput of {}, backend {}: {} requests, prompts of {} tokens ({}{}), outputs of {}, seed {}{}\n\n",
-      settings.engine.model_dir.filename().string(), settings.engine.device.backend, workload.requests,
-      workload.prompt.text(), settings.own_texts ? "the model's own texts, " : "", shared, workload.output.text(),
-      workload.seed, settings.repeat > 1 ? fmt::format(", median of {} rounds", settings.repeat) : "");
+      settings.engine.model_dir.filename().string(), compute.ToText(), workload.requests, workload.prompt.text(),
+      settings.own_texts ? "the model's own texts, " : "", shared, workload.output.text(), workload.seed,
+      settings.repeat > 1 ? fmt::format(", median of {} rounds", settings.repeat) : "");
 }
 
 }  // namespace
@@ -406,10 +407,11 @@ Result<int> RunBenchThroughput(Context& context) {
   ASSIGN_OR_RETURN(const Settings settings, ReadSettings(context));
   ASSIGN_OR_RETURN(const Engines engines, MakeEngines(settings));
   ASSIGN_OR_RETURN(const std::vector<Point> points, Measure(context, settings, engines));
+  const engine::Compute& compute = engines.of(Drafts::kAsAsked).compute();
   if (context.values.Bool("json")) {
-    context.terminal.Write(ReportJson(settings, points));
+    context.terminal.Write(ReportJson(settings, compute, points));
   } else {
-    context.terminal.Write(Heading(settings) + Table(points));
+    context.terminal.Write(Heading(settings, compute) + Table(points));
   }
   return kExitOk;
 }

@@ -133,12 +133,12 @@ std::function<void(std::string)> LogTo(int descriptor) {
 
 std::string InfoJson(const engine::Engine& engine, const options::Values& values) {
   const auto memory = protocol::ParseJson(engine::ToJson(engine.memory_plan(), engine.memory_limit()));
-  return DumpJson(Json::MakeObject({{"backend", std::string(engine::BackendName(values.String("backend")))},
-                                    {"max_seqs", values.Int("max-seqs")},
-                                    {"step_rows", values.Int("step-rows")},
-                                    {"block_tokens", engine.stats().block_tokens},
-                                    {"blocks", engine.stats().blocks_total},
-                                    {"memory", memory ? *memory : Json()}}));
+  Json info = Json::MakeObject({{"backend", engine.compute().backend}});
+  if (!engine.compute().isa.empty()) info.Set("isa", engine.compute().isa);
+  if (engine.compute().threads > 0) info.Set("threads", engine.compute().threads);
+  info.Set("max_seqs", values.Int("max-seqs")).Set("step_rows", values.Int("step-rows"));
+  info.Set("block_tokens", engine.stats().block_tokens).Set("blocks", engine.stats().blocks_total);
+  return DumpJson(info.Set("memory", memory ? *memory : Json()));
 }
 
 Result<serve::ServiceOptions> ServiceOptionsOf(const options::Values& values, const std::filesystem::path& model_dir) {
@@ -183,7 +183,8 @@ void PrintBanner(Context& context, const engine::Engine& engine, const net::Http
   Terminal& terminal = context.terminal;
   std::string names;
   for (const std::string& name : options.model_names) names += (names.empty() ? "" : ", ") + name;
-  terminal.Note(fmt::format("galley {} serves {} from {}", GALLEY_VERSION, names, model_dir.string()));
+  terminal.Note(fmt::format("galley {} serves {} from {} on {}", GALLEY_VERSION, names, model_dir.string(),
+                            engine.compute().ToText()));
   std::string plan = engine::ToText(engine.memory_plan(), engine.memory_limit());
   while (plan.ends_with('\n')) plan.pop_back();
   terminal.Note(plan);

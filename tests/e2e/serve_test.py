@@ -222,6 +222,8 @@ class Apis(Served):
             self.assertEqual(self.server.ask("GET", path)[0], 200, path)
         info = json.loads(self.server.ask("GET", "/server_info")[2])
         self.assertEqual((info["served_model_names"], info["max_model_len"]), (["nano"], 1024))
+        banner = next(line for line in self.server.lines if line and line.startswith("galley "))
+        self.assertTrue(banner.endswith(f" on {info['backend']} {info['isa']}, {info['threads']} thread" + "s" * (info["threads"] != 1)), banner)
         self.assertIn("vllm:num_requests_running", self.server.ask("GET", "/metrics")[2])
 
 
@@ -356,7 +358,7 @@ class Flags(unittest.TestCase):
         try:
             # The banner: model, memory plan, addresses, in this order.
             banner = "\n".join(x for x in server.lines if x)
-            self.assertRegex(banner, rf"^galley \d+\.\d+\.\d+ serves one, two from {re.escape(str(NANO))}\nMemory plan\n")
+            self.assertRegex(banner, rf"^galley \d+\.\d+\.\d+ serves one, two from {re.escape(str(NANO))} on cpu \w+, \d+ threads?\nMemory plan\n")
             units = {"KiB": 1, "MiB": 1024, "GiB": 1024**2}
             rows = [(kind, float(size) * units[unit]) for kind, size, unit in re.findall(r"^  (\w+) .* ([\d.]+) ([KMG]iB)$", banner, re.M)]
             *parts, (total, all_of_it), (limit, _) = rows

@@ -28,4 +28,14 @@ struct DeviceOptions {
   std::filesystem::path weight_cache = {};  // OpenWithCache; empty: weights are read from the model's own files
 };
 
+// What computes after all: the choices that "auto" and 0 came to.
+struct Compute {
+  std::string backend;
+  std::string isa = {};  // of the cpu backend, else empty
+  int threads = 0;       // of the processor, for its ops; 0: a device's
+
+  // "cpu avx2, 4 threads", "ref, 4 threads", "cuda".
+  [[nodiscard]] std::string ToText() const;
+};
+
 }  // namespace galley::engine

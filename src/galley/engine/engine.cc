@@ -170,6 +170,9 @@ const text::Tokenizer& Engine::tokenizer() const {
 const MemoryPlan& Engine::memory_plan() const {
   return impl_->loaded.memory_plan();
 }
+const Compute& Engine::compute() const {
+  return impl_->loaded.compute();
+}
 std::int64_t Engine::memory_limit() const {
   return MemoryLimit(impl_->options.memory_limit);
 }

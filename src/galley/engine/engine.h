@@ -192,6 +192,7 @@ class Engine {
   // What was taken at start; nothing is added while the engine runs.
   [[nodiscard]] const MemoryPlan& memory_plan() const;
   [[nodiscard]] std::int64_t memory_limit() const;
+  [[nodiscard]] const Compute& compute() const;
 
   // Errors, without any event: kInvalidArgument naming field, value and limit; kResourceExhausted when as many requests
   // wait as may; kUnavailable after Drain or Stop. What is refused later (never fits) comes as FinishedEvents with

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "galley/backend/cpu/cpu_backend.h"
+#include "galley/backend/cpu/self_test.h"
 #include "galley/backend/cpu/topology.h"
 #include "galley/backend/cuda/cuda_backend.h"
 #include "galley/backend/ref/ref_backend.h"
@@ -28,25 +29,33 @@ constexpr int kThreadsMax = 1024;
 constexpr int kSequencesMax = 4096;
 constexpr int kRowsMax = 1 << 16;
 
+struct MadeBackend {
+  std::unique_ptr<backend::Backend> backend;
+  Compute compute;
+};
+
 struct BackendEntry {
   std::string_view name;
   bool keeps_experts_on_disk;
   // `expert_memory`: 0 where experts are in memory.
-  Result<std::unique_ptr<backend::Backend>> (*make)(const LoadOptions& options, std::size_t expert_memory);
+  Result<MadeBackend> (*make)(const LoadOptions& options, std::size_t expert_memory);
 };
 
-Result<std::unique_ptr<backend::Backend>> MakeRef(const LoadOptions& options, std::size_t) {
-  return std::unique_ptr<backend::Backend>(
-      std::make_unique<backend::RefBackend>(options.device.threads == 0 ? UsableProcessors() : options.device.threads));
+Result<MadeBackend> MakeRef(const LoadOptions& options, std::size_t) {
+  const int threads = options.device.threads == 0 ? UsableProcessors() : options.device.threads;
+  return MadeBackend{std::make_unique<backend::RefBackend>(threads), {.backend = "ref", .threads = threads}};
 }
 
-Result<std::unique_ptr<backend::Backend>> MakeCpu(const LoadOptions& options, std::size_t expert_memory) {
+Result<MadeBackend> MakeCpu(const LoadOptions& options, std::size_t expert_memory) {
   backend::cpu::Placement placement = backend::cpu::PlaceThreads(options.device.threads);
-  return backend::cpu::CpuBackend::Create({.threads = placement.threads,
-                                           .isa = options.device.isa,
-                                           .expert_memory = expert_memory,
-                                           .engram_on_disk = options.device.engram == WeightPlace::kDisk,
-                                           .processors = std::move(placement.processors)});
+  ASSIGN_OR_RETURN(const backend::cpu::IsaEntry* isa, backend::cpu::UsableIsa(options.device.isa));
+  return MadeBackend{std::make_unique<backend::cpu::CpuBackend>(
+                         backend::cpu::CpuOptions{.threads = placement.threads,
+                                                  .expert_memory = expert_memory,
+                                                  .engram_on_disk = options.device.engram == WeightPlace::kDisk,
+                                                  .processors = std::move(placement.processors)},
+                         *isa),
+                     {.backend = "cpu", .isa = std::string(isa->name), .threads = placement.threads}};
 }
 
 backend::CudaOptions CudaOptionsOf(const LoadOptions& options, std::size_t expert_memory) {
@@ -64,8 +73,9 @@ constexpr BackendEntry kBackends[] = {
     {"cpu", true, MakeCpu},
 #ifdef GALLEY_CUDA
     {"cuda", true,
-     [](const LoadOptions& options, std::size_t expert_memory) {
-       return backend::MakeCudaBackend(CudaOptionsOf(options, expert_memory));
+     [](const LoadOptions& options, std::size_t expert_memory) -> Result<MadeBackend> {
+       ASSIGN_OR_RETURN(auto cuda, backend::MakeCudaBackend(CudaOptionsOf(options, expert_memory)));
+       return MadeBackend{std::move(cuda), {.backend = "cuda"}};
      }},
 #endif
 };
@@ -142,6 +152,13 @@ Result<std::int64_t> SequenceLength(std::int64_t asked, std::int64_t trained) {
 
 }  // namespace
 
+std::string Compute::ToText() const {
+  std::string text = backend;
+  if (!isa.empty()) text += " " + isa;
+  if (threads > 0) text += fmt::format(", {} thread{}", threads, threads == 1 ? "" : "s");
+  return text;
+}
+
 std::string_view BackendName(std::string_view asked) {
   return asked == "auto" ? kFastest : asked;
 }
@@ -207,7 +224,10 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   RETURN_IF_ERROR(model::CheckModelDir(options.model_dir));
   ASSIGN_OR_RETURN(const model::LoadedConfig found, model::LoadConfig(options.model_dir));
   ASSIGN_OR_RETURN(const Sizing sizing, SizeFor(options, found.config));
-  ASSIGN_OR_RETURN(loaded.backend_, entry->make(options, static_cast<std::size_t>(sizing.memory.expert_memory)));
+  ASSIGN_OR_RETURN(MadeBackend made, entry->make(options, static_cast<std::size_t>(sizing.memory.expert_memory)));
+  loaded.backend_ = std::move(made.backend);
+  loaded.compute_ = std::move(made.compute);
+  log::Info("computing on {}", loaded.compute_.ToText());
   if (options.wrap_backend) loaded.backend_ = options.wrap_backend(std::move(loaded.backend_));
   ASSIGN_OR_RETURN(model::Checkpoint checkpoint, options.device.weight_cache.empty()
                                                      ? model::Checkpoint::Open(options.model_dir)

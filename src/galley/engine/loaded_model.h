@@ -61,6 +61,7 @@ class LoadedModel {
   [[nodiscard]] const model::Config& config() const { return checkpoint_->config(); }
   [[nodiscard]] const text::Tokenizer& tokenizer() const { return *tokenizer_; }
   [[nodiscard]] backend::Backend& backend() { return *backend_; }
+  [[nodiscard]] const Compute& compute() const { return compute_; }
   [[nodiscard]] model::Model& model() { return *model_; }
   [[nodiscard]] model::StateStorage& state() { return *state_; }
   [[nodiscard]] std::int64_t max_seq_len() const { return max_seq_len_; }
@@ -72,6 +73,7 @@ class LoadedModel {
   // The model refers to the checkpoint and the backend, so they are declared, and so destroyed, in this order.
   std::unique_ptr<model::Checkpoint> checkpoint_;
   std::unique_ptr<text::Tokenizer> tokenizer_;
+  Compute compute_;
   std::unique_ptr<backend::Backend> backend_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<model::StateStorage> state_;

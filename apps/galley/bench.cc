@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "galley/base/nearest.h"
+#include "option_effects.h"
 
 namespace galley::app {
 namespace {
@@ -47,7 +48,10 @@ Result<int> RunBench(Context& context) {
   }
   std::vector<std::string_view> names;
   for (const BenchKind& kind : kKinds) {
-    if (kind.name == context.arguments[0]) return kind.run(context);
+    if (kind.name == context.arguments[0]) {
+      RETURN_IF_ERROR(CheckBenchOptions(context.values, kind.name));
+      return kind.run(context);
+    }
     names.push_back(kind.name);
   }
   return Err(

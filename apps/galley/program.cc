@@ -11,6 +11,7 @@
 #include "galley/base/log.h"
 #include "galley/base/nearest.h"
 #include "galley/base/option_table.h"
+#include "option_effects.h"
 
 namespace galley::app {
 namespace {
@@ -236,6 +237,7 @@ Result<int> RunCommand(const Command& command, std::span<const std::string> argu
   for (const LevelName& row : kLevels) {
     if (row.name == values.String("log-level")) log::SetLevel(row.level);
   }
+  RETURN_IF_ERROR(CheckEffects(values, terminal));
   if (!line.positionals.empty() && command.arguments.empty()) {
     return Err(ErrorCode::kInvalidArgument,
                fmt::format("`galley {}` takes no arguments besides its options", command.name), line.positionals[0]);

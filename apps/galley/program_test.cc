@@ -170,6 +170,36 @@ TEST(Program, EngineOptionsReachTheGenerator) {
   EXPECT_EQ(model.created[0].decoder_keep, 150);
 }
 
+TEST(Program, AnOptionThatDoesNothingIsRefused) {
+  const struct {
+    std::vector<std::string> arguments;
+    const char* said;  // empty: taken
+  } cases[] = {
+      {{"--expert-memory", "1GiB"}, "--expert-memory: is for experts on disk; leave it out, or add --experts disk"},
+      {{"--expert-memory", "1GiB", "--experts", "disk"}, ""},
+      {{"--isa", "generic", "--backend", "ref"}, "--isa: is for the cpu backend; leave it out, or use --backend cpu"},
+      {{"--isa", "avx2", "--backend", "cuda"}, "--isa: is for the cpu backend"},
+      {{"--isa", "auto", "--backend", "ref"}, ""},
+      {{"--isa", "generic"}, ""},
+  };
+  for (const auto& row : cases) {
+    FakeModel model;
+    model.Say("Yes.");
+    std::vector<std::string> arguments = {"generate", "Hi"};
+    arguments.insert(arguments.end(), row.arguments.begin(), row.arguments.end());
+    const RunOutcome outcome = RunApp(model, {.arguments = arguments});
+    EXPECT_EQ(outcome.exit_code, *row.said == '\0' ? 0 : 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(row.said));
+  }
+  // Elsewhere it may be meant for other runs.
+  FakeModel model;
+  model.Say("Yes.");
+  const RunOutcome outcome =
+      RunApp(model, {.arguments = {"generate", "Hi"}, .environment = {{"GALLEY_EXPERT_MEMORY", "1GiB"}}});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("warning: expert-memory is for experts on disk"));
+}
+
 TEST(Program, DecoderKeepAloneTruncatesNothing) {
   FakeModel model;
   model.Say("Yes.");

@@ -224,6 +224,9 @@ class Errors(unittest.TestCase):
         self.refused("unsupported", "use --backend cpu", "generate", "--experts", "disk", "--backend", "ref", "Hi")
         for flags in (["--backend", "cpu", "--experts", "disk"], ["--backend", "cuda"]):
             self.refused("invalid_argument", "use --backend cuda with --experts host or disk", "plan", "--expert-cache", "1GiB", *flags)
+        self.refused("invalid_argument", "--expert-memory: is for experts on disk", "generate", "--expert-memory", "1GiB", "Hi")
+        self.refused("invalid_argument", "--isa: is for the cpu backend", "generate", "--isa", "generic", "--backend", "ref", "Hi")
+        self.refused("invalid_argument", "it belongs to throughput", "bench", "layers", "--requests", "4")
         self.refused("unsupported", "measures the cpu and cuda backends, not ref", "bench", "layers", "--backend", "ref")
 
     def test_no_model_there(self):
@@ -547,13 +550,26 @@ class Simulator(unittest.TestCase):
 class Bench(unittest.TestCase):
     def test_throughput(self):
         outcome = run("bench", "throughput", "--model", PROBE, "--requests", "4", "--prompt-len", "4", "--output-len", "2", "--concurrency", "1,4",
-                      "--json")
+                      "--json", "--isa", "generic", "--threads", "2")
         self.assertEqual((outcome.returncode, outcome.stderr), (0, ""))
-        points = json.loads(outcome.stdout)["points"]
+        report = json.loads(outcome.stdout)
+        self.assertEqual((report["backend"], report["isa"], report["threads"]), ("cpu", "generic", 2))
+        points = report["points"]
         self.assertEqual([point["concurrency"] for point in points], [1, 4])
         for point in points:
             self.assertEqual(point["median"]["output_tokens"], 8)
             self.assertGreater(point["median"]["output_tokens_per_s"], 0)
+
+    def test_what_ran_is_resolved(self):
+        flags = ["bench", "throughput", "--model", PROBE, "--requests", "1", "--prompt-len", "2", "--output-len", "1", "--concurrency", "1", "--json"]
+        report = json.loads(run(*flags).stdout)
+        self.assertNotIn(report["isa"], ("auto", ""))
+        self.assertGreater(report["threads"], 0)
+        outcome = run(*flags, "--backend", "ref", "--threads", "3", "--log-level", "info")
+        report = json.loads(outcome.stdout)
+        self.assertEqual((report["backend"], report["threads"]), ("ref", 3))
+        self.assertNotIn("isa", report)
+        self.assertIn("computing on ref, 3 threads", outcome.stderr)
 
     def test_interrupt(self):
         master, slave = pty.openpty()
@@ -675,7 +691,9 @@ class Tools(unittest.TestCase):
         places = ["device", "host", "disk"]
         for backend in ["ref", "cpu", "cuda"]:
             for experts, engram in itertools.product(places, places):
-                flags = ["--backend", backend, "--experts", experts, "--engram", engram, "--expert-memory", "500KiB"]
+                flags = ["--backend", backend, "--experts", experts, "--engram", engram]
+                if experts == "disk":
+                    flags += ["--expert-memory", "500KiB"]
                 plan = run("plan", "--json", *flags)
                 if backend == "ref" and experts == "disk":
                     self.assertIn("every expert in memory; use --backend cpu", plan.stderr)

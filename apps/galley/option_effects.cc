@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "option_effects.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "galley/engine/engine.h"
+
+namespace galley::app {
+namespace {
+
+struct Condition {
+  std::string_view option;
+  bool (*idle)(const options::Values& values);
+  std::string_view advice;
+};
+
+constexpr Condition kConditions[] = {
+    {"expert-memory",
+     [](const options::Values& values) {
+       return values.Int("expert-memory") > 0 && values.String("experts") != "disk";
+     },
+     "is for experts on disk; leave it out, or add --experts disk"},
+    {"isa",
+     [](const options::Values& values) {
+       return values.String("isa") != "auto" && engine::BackendName(values.String("backend")) != "cpu";
+     },
+     "is for the cpu backend; leave it out, or use --backend cpu"},
+};
+
+struct BenchOptions {
+  std::string_view options;
+  std::string_view kinds;  // that have them
+};
+
+constexpr BenchOptions kBenchOptions[] = {
+    {"shape", "layers kernels slice"},
+    {"only", "layers kernels"},
+    {"prefill-rows", "kernels slice"},
+    {"layers", "slice"},
+    {"processor-time", "layers"},
+    {"requests prompt-len output-len shared-prefix shared-tokens prefix-groups concurrency prefix-cache compare-drafts "
+     "prompts repeat speculation draft-tokens fixed-acceptance adaptive-verify temperature step-rows blocks "
+     "memory-limit replay itl-target-ms sync decoder-truncation decoder-keep model weights-digest experts "
+     "expert-memory expert-cache engram weight-cache",
+     "throughput"},
+};
+
+std::vector<std::string> Words(std::string_view text) {
+  std::istringstream stream{std::string(text)};
+  std::vector<std::string> words;
+  for (std::string word; stream >> word;) words.push_back(word);
+  return words;
+}
+
+}  // namespace
+
+Status CheckEffects(const options::Values& values, Terminal& terminal) {
+  for (const Condition& row : kConditions) {
+    if (!row.idle(values)) continue;
+    if (values.source(row.option) == options::Source::kCommandLine)
+      return Err(ErrorCode::kInvalidArgument, std::string(row.advice), fmt::format("--{}", row.option));
+    terminal.Complain(fmt::format("warning: {} {}", row.option, row.advice));
+  }
+  return {};
+}
+
+Status CheckBenchOptions(const options::Values& values, std::string_view kind) {
+  for (const BenchOptions& row : kBenchOptions) {
+    const std::vector<std::string> kinds = Words(row.kinds);
+    if (std::find(kinds.begin(), kinds.end(), kind) != kinds.end()) continue;
+    for (const std::string& option : Words(row.options)) {
+      if (values.source(option) != options::Source::kCommandLine) continue;
+      return Err(
+          ErrorCode::kInvalidArgument,
+          fmt::format("`galley bench {}` does not take this option; it belongs to {}", kind, fmt::join(kinds, ", ")),
+          "--" + option);
+    }
+  }
+  return {};
+}
+
+}  // namespace galley::app

@@ -181,10 +181,6 @@ Result<std::string> WeightsDigest(Context& context, const std::filesystem::path&
 
 Status CheckWeights(Context& context, const std::filesystem::path& model_dir) {
   if (!context.values.Has("weights-digest")) return {};
-  if (context.values.Has("weight-cache")) {
-    return Err(ErrorCode::kInvalidArgument, "is of the model's own files, so leave out --weight-cache",
-               "weights-digest");
-  }
   std::string expected = context.values.String("weights-digest");
   const auto hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
   if (expected.size() != 64 || !std::ranges::all_of(expected, hex)) {
@@ -216,7 +212,8 @@ engine::DeviceOptions ReadDevice(const Context& context) {
           .expert_memory = values.Int("expert-memory"),
           .expert_cache = values.Int("expert-cache"),
           .engram = place("engram"),
-          .weight_cache = values.String("weight-cache")};
+          .weight_cache = values.String("weight-cache"),
+          .check_weight_cache = values.Has("weights-digest")};
 }
 
 Result<engine::SpeculationOptions> ReadSpeculation(const options::Values& values) {

@@ -43,7 +43,8 @@ inline constexpr std::size_t kPromptBytesMax = std::size_t{64} << 20;
 // The digest of every byte of the model's weights, with progress on the terminal. Errors: those of
 // engine::DigestWeights.
 [[nodiscard]] Result<std::string> WeightsDigest(Context& context, const std::filesystem::path& model_dir);
-// With --weights-digest: whether the model is the one that was meant. Errors: kCorrupt with both digests; those above.
+// With --weights-digest: whether the model is the one that was meant; ReadDevice has a weight cache compared with it.
+// Errors: kCorrupt with both digests; those above.
 [[nodiscard]] Status CheckWeights(Context& context, const std::filesystem::path& model_dir);
 
 // --backend, --isa, --threads, --cuda-graphs, --experts, --expert-memory, --expert-cache, --engram and --weight-cache.

@@ -669,6 +669,16 @@ class Tools(unittest.TestCase):
             other = run(*command[:1], "--weights-digest", "0" * 64, *command[1:])
             self.assertEqual(other.returncode, EXIT["corrupt"], other.stderr)
             self.assertIn(digest, other.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            cache = pathlib.Path(folder) / "cache"
+            command = ["generate", "--raw", "--max-tokens", "1", "--weight-cache", cache, "--weights-digest", digest, "Once"]
+            self.assertEqual(run(*command).returncode, 0)
+            written = cache.read_bytes()
+            cache.write_bytes(written[:-100] + bytes(100))
+            again = run(*command)
+            self.assertEqual(again.returncode, 0, again.stderr)
+            self.assertIn("is damaged and written anew", again.stderr)
+            self.assertEqual(cache.read_bytes(), written)
         short = run("generate", "--weights-digest", "abc", "Once")
         self.assertEqual(short.returncode, EXIT["invalid_argument"], short.stderr)
 

@@ -26,6 +26,7 @@ struct DeviceOptions {
   // are known.
   WeightPlace engram = WeightPlace::kDevice;
   std::filesystem::path weight_cache = {};  // OpenWithCache; empty: weights are read from the model's own files
+  bool check_weight_cache = false;          // all its bytes, before they are used
 };
 
 // What computes after all: the choices that "auto" and 0 came to.

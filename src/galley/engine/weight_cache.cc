@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "galley/engine/weight_cache.h"
 
+#include <fmt/core.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
@@ -81,9 +83,31 @@ Status Write(const model::Checkpoint& checkpoint, const Path& cache, const std::
   return io::WriteSafetensors(cache, tensors, metadata, LetGo);
 }
 
+// The error names the first tensor that differs.
+Status Compare(const model::Checkpoint& cached, const model::Checkpoint& own) {
+  for (const model::ImpliedTensor& tensor : model::ImpliedTensors(own.config())) {
+    const TensorView a = cached.Find(tensor.name), b = own.Find(tensor.name);
+    const bool same = a.bytes() == b.bytes() && std::memcmp(a.data, b.data, b.bytes()) == 0;
+    LetGo({a.data, a.bytes()});
+    LetGo({b.data, b.bytes()});
+    if (same) continue;
+    return Err(ErrorCode::kCorrupt, fmt::format("its {} is not that of the model", io::Printable(tensor.name, 200)),
+               "weights");
+  }
+  return {};
+}
+
+Result<model::Checkpoint> OpenChecked(const Path& dir, const Path& cache, CacheCheck check) {
+  ASSIGN_OR_RETURN(model::Checkpoint cached, model::Checkpoint::Open(dir, cache));
+  if (check == CacheCheck::kHeader) return cached;
+  ASSIGN_OR_RETURN(const model::Checkpoint own, model::Checkpoint::Open(dir));
+  RETURN_IF_ERROR(Compare(cached, own));
+  return cached;
+}
+
 }  // namespace
 
-Result<model::Checkpoint> OpenWithCache(const Path& dir, const Path& cache) {
+Result<model::Checkpoint> OpenWithCache(const Path& dir, const Path& cache, CacheCheck check) {
   RETURN_IF_ERROR(CheckPlace(dir, cache));
   const Result<ModelDigest> digests = DigestModel(dir);
   if (!digests) return model::Checkpoint::Open(dir);  // which says better what is wrong
@@ -94,7 +118,7 @@ Result<model::Checkpoint> OpenWithCache(const Path& dir, const Path& cache) {
                  error.ToString());
   };
   if (ReadHeaderStart(cache, expected.size()).value_or("") == expected) {
-    auto cached = model::Checkpoint::Open(dir, cache);
+    auto cached = OpenChecked(dir, cache, check);
     if (cached) return cached;
     log::Warning("the weight cache {} is damaged and written anew: {}", shown, cached.error().ToString());
   }

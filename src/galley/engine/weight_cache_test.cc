@@ -139,6 +139,22 @@ TEST_F(WeightCacheTest, OtherFilesAreLeftAlone) {
   EXPECT_FALSE(fs::exists(kProbe / "cache.safetensors"));
 }
 
+TEST_F(WeightCacheTest, ChangedWeightsAreNoticedWhenAsked) {
+  ASSERT_TRUE(Uses(cache_));
+  const std::string good = io::ReadBytes(cache_);
+  for (const std::size_t at : {good.size() - 1, good.size() / 2}) {
+    std::string changed = good;
+    changed[at] = static_cast<char>(changed[at] ^ 1);
+    io::WriteBytes(cache_, changed);
+    ASSERT_TRUE(OpenWithCache(kProbe, cache_));
+    EXPECT_TRUE(io::ReadBytes(cache_) == changed) << "not asked";
+    const auto opened = OpenWithCache(kProbe, cache_, CacheCheck::kBytes);
+    ASSERT_TRUE(opened);
+    EXPECT_TRUE(SameTensors(*opened));
+    EXPECT_TRUE(io::ReadBytes(cache_) == good) << "not written anew";
+  }
+}
+
 TEST_F(WeightCacheTest, WhereItCannotBeWrittenTheModelStartsWithoutIt) {
   io::WriteBytes(dir_ / "file", "x");
   EXPECT_FALSE(Uses(dir_ / "no/such/folder/cache"));

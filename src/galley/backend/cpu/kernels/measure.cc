@@ -20,7 +20,7 @@ std::uint32_t ReadLines(const std::byte* data, std::size_t bytes) {
   }
   const U32 all = (seen[0] ^ seen[1]) ^ (seen[2] ^ seen[3]);
   std::uint32_t folded = 0;
-  for (int i = 0; i < 16; ++i) folded ^= all[i];
+  for (std::size_t i = 0; i < kLanes; ++i) folded ^= all[i];
   return folded;
 }
 

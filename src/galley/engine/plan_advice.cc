@@ -143,7 +143,7 @@ std::string AdviceFor(std::span<const MemoryItem> items, std::int64_t limit) {
   std::ranges::copy_if(choices, std::back_inserter(enough),
                        [&](const MemoryItem* item) { return MostFreed(*item) >= excess; });
   // What only makes something smaller costs less than what moves weights.
-  std::ranges::stable_partition(enough, [](const MemoryItem* item) { return !Moves(*item); });
+  std::stable_partition(enough.begin(), enough.end(), [](const MemoryItem* item) { return !Moves(*item); });
   std::string advice;
   for (std::size_t i = 0; i < std::min(enough.size(), kChoicesMax); ++i) {
     advice += (i > 0 ? ", or " : "") + ToLower(*enough[i], excess) +

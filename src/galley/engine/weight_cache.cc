@@ -64,9 +64,10 @@ Status CheckPlace(const Path& dir, const Path& cache) {
 // The pages of a range count for this process no longer; they stay in the page cache as long as there is room.
 void LetGo(std::span<const std::byte> bytes) {
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = (reinterpret_cast<std::uintptr_t>(bytes.data()) + page - 1) / page * page;
-  const auto end = (reinterpret_cast<std::uintptr_t>(bytes.data()) + bytes.size()) / page * page;
-  if (begin < end) (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  const auto first = reinterpret_cast<std::uintptr_t>(bytes.data());
+  const std::uintptr_t begin = (first + page - 1) / page * page, end = (first + bytes.size()) / page * page;
+  if (begin >= end) return;
+  (void)madvise(const_cast<std::byte*>(bytes.data()) + (begin - first), end - begin, MADV_DONTNEED);
 }
 
 Status Write(const model::Checkpoint& checkpoint, const Path& cache, const std::string& digest) {

@@ -181,26 +181,9 @@ TEST(Endpoints, ErrorsNameTheModelsThatThereAre) {
   const auto other = served.Post("/v1/chat/completions", R"({"model":"none",)" + rest);
   EXPECT_EQ(other->status(), 404);
   EXPECT_THAT(message(other), HasSubstr(names));
-}
-
-// All names are one model, so a body that gives none means it.
-TEST(Endpoints, WithoutAModelTheServersIsMeant) {
-  ServiceOptions options;
-  options.model_names = {"zulu", "alpha"};
-  Served served(Says("x"), options);
-  const std::pair<const char*, const char*> bodies[] = {
-      {"/v1/chat/completions", R"("messages":[{"role":"user","content":"Hi"}]})"},
-      {"/v1/completions", R"("prompt":"a"})"},
-      {"/v1/responses", R"("input":"Hi"})"},
-      {"/v1/messages", R"("max_tokens":5,"messages":[{"role":"user","content":"Hi"}]})"},
-  };
-  for (const auto& [path, rest] : bodies) {
-    for (const char* begin : {"{", R"({"model":null,)"}) {
-      const auto reply = served.Post(path, std::string(begin) + rest);
-      EXPECT_EQ(reply->status(), 200) << path;
-      EXPECT_EQ(At(reply->json(), "model"), R"("zulu")") << path;
-    }
-  }
+  const auto missing = served.Post("/v1/chat/completions", "{" + rest);
+  EXPECT_EQ(missing->status(), 400);
+  EXPECT_THAT(message(missing), HasSubstr("missing field `model`; " + names));
 }
 
 TEST(Endpoints, WhatAClientCalledIsShownAsShortText) {

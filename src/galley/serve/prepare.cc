@@ -218,10 +218,14 @@ ApiError NoSuchModel(std::string_view name, const ServiceOptions& options) {
           .code = "model_not_found"};
 }
 
-ApiResult<void> SettleModel(Json& body, const ServiceOptions& options) {
-  const auto& names = options.model_names;
-  if (Get(body, "model").is_null()) body.Set("model", names.front());
+ApiResult<void> CheckModel(const Json& body, const ServiceOptions& options) {
   const Json& model = Get(body, "model");
+  if (model.is_null())
+    return Refuse(
+        {.status = 400,
+         .message = fmt::format("missing field `model`; this server has {}", fmt::join(options.model_names, ", ")),
+         .param = "model"});
+  const auto& names = options.model_names;
   if (!model.is_string() || std::find(names.begin(), names.end(), Text(model)) != names.end()) return {};
   return Refuse(NoSuchModel(Text(model), options));
 }
@@ -272,7 +276,7 @@ ApiResult<std::vector<TokenId>> EncodePrompt(const protocol::Prompt& prompt, tex
 ApiResult<PreparedRequest> PrepareRequest(Protocol protocol, std::string_view body, const PrepareContext& context) {
   auto json = ReadObject(body, context.options);
   if (!json) return Refuse(json.error());
-  if (auto checked = SettleModel(*json, context.options); !checked) return Refuse(checked.error());
+  if (auto checked = CheckModel(*json, context.options); !checked) return Refuse(checked.error());
   if (auto done = TranslateForeign(protocol, *json); !done) return Refuse(done.error());
   if (auto checked = CheckSense(protocol, *json); !checked) return Refuse(checked.error());
   auto fields = ReadSamplingFields(protocol, *json, LimitsOf(context));
@@ -313,7 +317,7 @@ ApiResult<PreparedRequest> PrepareRequest(Protocol protocol, std::string_view bo
 ApiResult<std::int64_t> CountPromptTokens(Protocol protocol, std::string_view body, const PrepareContext& context) {
   auto json = ReadObject(body, context.options);
   if (!json) return Refuse(json.error());
-  if (auto checked = SettleModel(*json, context.options); !checked) return Refuse(checked.error());
+  if (auto checked = CheckModel(*json, context.options); !checked) return Refuse(checked.error());
   if (auto done = TranslateForeign(protocol, *json); !done) return Refuse(done.error());
   if (auto fields = ReadSamplingFields(protocol, *json, LimitsOf(context)); !fields) return Refuse(fields.error());
   auto parsed = protocol::ConvertBody(protocol, *json, context.codec);

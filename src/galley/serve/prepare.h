@@ -58,8 +58,8 @@ struct PrepareContext {
 
 // 404 that names the model and those that there are.
 [[nodiscard]] ApiError NoSuchModel(std::string_view name, const ServiceOptions& options);
-// A body without a model gets the server's first name, which all its names mean; one that is text must be among them.
-[[nodiscard]] ApiResult<void> SettleModel(protocol::Json& body, const ServiceOptions& options);
+// The body's model, if it is text, must be one of the server's.
+[[nodiscard]] ApiResult<void> CheckModel(const protocol::Json& body, const ServiceOptions& options);
 
 // The body as an object: 413 for one that is too large, else 400.
 [[nodiscard]] ApiResult<protocol::Json> ReadObject(std::string_view body, const ServiceOptions& options);

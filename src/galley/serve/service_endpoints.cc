@@ -90,7 +90,8 @@ ApiResult<net::HttpResponse> Service::Impl::StoredResponse(const Call& call) {
 ApiResult<Json> Service::Impl::ReadTokensBody(const Call& call) const {
   auto body = ReadObject(call.request->body, options);
   if (!body) return body;
-  if (auto checked = SettleModel(*body, options); !checked) return Refuse(checked.error());
+  if (protocol::Get(*body, "model").is_null()) body->Set("model", options.model_names.front());
+  if (auto checked = CheckModel(*body, options); !checked) return Refuse(checked.error());
   for (const std::string_view name : {"add_special_tokens", "return_token_strs"}) {
     const Json& value = protocol::Get(*body, name);
     if (!value.is_null() && !value.is_bool())

@@ -577,6 +577,7 @@ TEST(Service, MistakesOfClientsAreNamed) {
       {"/v1/chat/completions", "{", 400, "JSON"},
       {"/v1/chat/completions", "[]", 400, "object"},
       {"/v1/chat/completions", R"({"model":"other","messages":[]})", 404, "model_not_found"},
+      {"/v1/chat/completions", R"({"messages":[]})", 400, "model"},
       {"/v1/chat/completions", R"({"model":"nano","messages":[]})", 400, "Empty input messages"},
       {"/v1/chat/completions", Chat(R"(,"n":0)"), 400, "\"param\":\"n\""},
       {"/v1/chat/completions", Chat(R"(,"n":1.5)"), 400, "\"param\":\"n\""},

@@ -37,8 +37,8 @@ def clean_environment(**variables):
 class Server:
     """A server on a port that the system chose; its standard error is read all the time."""
 
-    def __init__(self, *flags, **variables):
-        command = [BINARY, "serve", "--port", "0", "--max-seq-len", "1024", "--max-seqs", "4", *map(str, flags)]
+    def __init__(self, *flags, max_seq_len=1024, **variables):
+        command = [BINARY, "serve", "--port", "0", "--max-seq-len", str(max_seq_len), "--max-seqs", "4", *map(str, flags)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, encoding="utf-8", env=clean_environment(**variables))
         self.lines = []
         self.changed = threading.Condition()
@@ -268,16 +268,17 @@ class Security(Served):
 
 
 class Stopping(unittest.TestCase):
+    # An answer of a thousand tokens is there sooner than a server without other work stops.
     def begin_stream(self, server):
         connection = server.connect()
-        connection.request("POST", "/v1/chat/completions", json.dumps(server.chat(max_tokens=900, ignore_eos=True, stream=True)))
+        connection.request("POST", "/v1/chat/completions", json.dumps(server.chat(max_tokens=7000, ignore_eos=True, stream=True)))
         response = connection.getresponse()
         self.assertEqual(response.status, 200)
         self.assertTrue(response.readline())
         return connection, response
 
     def test_sigterm_lets_streams_go_on_and_then_ends_each_once(self):
-        server = Server("--shutdown-grace", "0.2", "--shutdown-timeout", "0.3")
+        server = Server("--shutdown-grace", "0.2", "--shutdown-timeout", "0.3", max_seq_len=8192)
         connection, response = self.begin_stream(server)
         server.process.send_signal(signal.SIGTERM)
         server.wait_for_line("shutting down; 1 requests are open")
@@ -302,7 +303,7 @@ class Stopping(unittest.TestCase):
         self.assertNotIn("Once", json.dumps(line))
 
     def test_a_second_signal_is_immediate(self):
-        server = Server("--shutdown-timeout", "600")
+        server = Server("--shutdown-timeout", "600", max_seq_len=8192)
         connection, _ = self.begin_stream(server)
         server.process.send_signal(signal.SIGTERM)
         server.wait_for_line("shutting down")

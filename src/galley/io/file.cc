@@ -38,40 +38,43 @@ struct Temporary {
   int descriptor;  // -1: errno says why
 };
 
-// A new file beside `path`. Others may write the same path at once, so a name that is taken is never reused.
-// Where the file system can, a file that has no name until it is whole, so that a process that is killed leaves none.
-Temporary CreateNameless(const std::filesystem::path& path) {
-#if defined(O_TMPFILE)
-  if (::access("/proc/self/fd", X_OK) != 0) return {{}, -1};  // it could not be named
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  return {{}, ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666)};
-#else
-  return {{}, -1};
-#endif
-}
-
-// Gives a nameless file a name beside `path`; false: it cannot have one.
-bool NameBeside(const std::filesystem::path& path, Temporary& temporary) {
-  const std::string self = fmt::format("/proc/self/fd/{}", temporary.descriptor);
-  for (int attempt = 0; attempt < 1000; ++attempt) {
-    temporary.path = path;
-    temporary.path += fmt::format(".{}-{}.tmp", ::getpid(), attempt);
-    if (::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, temporary.path.c_str(), AT_SYMLINK_FOLLOW) == 0) return true;
-    if (errno != EEXIST) break;
-  }
-  temporary.path.clear();
-  return false;
-}
-
-Temporary CreateBeside(const std::filesystem::path& path) {
+// Names beside `path` until `take` gets one: others may write the same path at once, so one that is taken is never
+// reused. `take` returns what it got, or -1 and errno.
+template <typename Take>
+Temporary TakeName(const std::filesystem::path& path, const Take& take) {
   Temporary temporary{{}, -1};
   for (int attempt = 0; attempt < 1000; ++attempt) {
     temporary.path = path;
     temporary.path += fmt::format(".{}-{}.tmp", ::getpid(), attempt);
-    temporary.descriptor = ::open(temporary.path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    temporary.descriptor = take(temporary.path.c_str());
     if (temporary.descriptor >= 0 || errno != EEXIST) break;
   }
   return temporary;
+}
+
+// Where the file system can, a file that has no name until it is whole, so that a process that is killed leaves none;
+// else -1.
+int CreateNameless(const std::filesystem::path& path) {
+#if defined(O_TMPFILE)
+  if (::access("/proc/self/fd", X_OK) != 0) return -1;  // it could not be named
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  return ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+#else
+  return -1;
+#endif
+}
+
+// Gives a nameless file a name beside `path`.
+Temporary NameBeside(const std::filesystem::path& path, int descriptor) {
+  const std::string self = fmt::format("/proc/self/fd/{}", descriptor);
+  return TakeName(path, [&](const char* name) {
+    return ::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0 ? descriptor : -1;
+  });
+}
+
+// A new file beside `path`.
+Temporary CreateBeside(const std::filesystem::path& path) {
+  return TakeName(path, [](const char* name) { return ::open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
 }
 
 }  // namespace
@@ -143,13 +146,19 @@ Status WriteFileAtomic(const std::filesystem::path& given, const std::function<S
   // A link stays one: what it stands for is replaced.
   std::error_code error;
   const std::filesystem::path target = std::filesystem::canonical(given, error), path = error ? given : target;
-  Temporary temporary = CreateNameless(path);
+  Temporary temporary{{}, CreateNameless(path)};
   if (temporary.descriptor < 0) temporary = CreateBeside(path);
   const int descriptor = temporary.descriptor;
   if (descriptor < 0) return Err(SystemError("write", path, errno));
   Status status = write([&](std::span<const std::byte> bytes) { return WriteAll(descriptor, bytes, path); });
   if (status && ::fsync(descriptor) != 0) status = Err(SystemError("write", path, errno));
-  if (status && temporary.path.empty() && !NameBeside(path, temporary)) status = Err(SystemError("write", path, errno));
+  if (status && temporary.path.empty()) {
+    temporary = NameBeside(path, descriptor);
+    if (temporary.descriptor < 0) {
+      status = Err(SystemError("write", path, errno));
+      temporary.path.clear();  // it is somebody else's
+    }
+  }
   if (::close(descriptor) != 0 && status) status = Err(SystemError("write", path, errno));
   if (status && ::rename(temporary.path.c_str(), path.c_str()) != 0) status = Err(SystemError("replace", path, errno));
   if (!status && !temporary.path.empty()) ::unlink(temporary.path.c_str());

@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "galley/engine/engine.h"
@@ -50,13 +50,6 @@ constexpr BenchOptions kBenchOptions[] = {
      "throughput"},
 };
 
-std::vector<std::string> Words(std::string_view text) {
-  std::istringstream stream{std::string(text)};
-  std::vector<std::string> words;
-  for (std::string word; stream >> word;) words.push_back(word);
-  return words;
-}
-
 }  // namespace
 
 Status CheckEffects(const options::Values& values, Terminal& terminal) {
@@ -71,14 +64,14 @@ Status CheckEffects(const options::Values& values, Terminal& terminal) {
 
 Status CheckBenchOptions(const options::Values& values, std::string_view kind) {
   for (const BenchOptions& row : kBenchOptions) {
-    const std::vector<std::string> kinds = Words(row.kinds);
+    const std::vector<std::string_view> kinds = options::Words(row.kinds);
     if (std::find(kinds.begin(), kinds.end(), kind) != kinds.end()) continue;
-    for (const std::string& option : Words(row.options)) {
+    for (const std::string_view option : options::Words(row.options)) {
       if (values.source(option) != options::Source::kCommandLine) continue;
       return Err(
           ErrorCode::kInvalidArgument,
           fmt::format("`galley bench {}` does not take this option; it belongs to {}", kind, fmt::join(kinds, ", ")),
-          "--" + option);
+          fmt::format("--{}", option));
     }
   }
   return {};

@@ -134,8 +134,6 @@ Result<Value> ParseBool(const Spec& spec, std::string_view text, std::string_vie
 
 }  // namespace
 
-namespace internal {
-
 std::vector<std::string_view> Words(std::string_view text) {
   std::vector<std::string_view> words;
   while (!text.empty()) {
@@ -145,6 +143,8 @@ std::vector<std::string_view> Words(std::string_view text) {
   }
   return words;
 }
+
+namespace internal {
 
 std::string Limits(const Spec& spec) {
   constexpr IntRange kAnyInt;
@@ -249,13 +249,13 @@ std::string Spec::EnvironmentName() const {
 }
 
 bool Spec::TakenBy(std::string_view command) const {
-  const std::vector<std::string_view> words = internal::Words(commands);
+  const std::vector<std::string_view> words = Words(commands);
   return commands == "*" || std::find(words.begin(), words.end(), command) != words.end();
 }
 
 const Spec* Find(Table table, std::string_view name) {
   for (const Spec& spec : table) {
-    const std::vector<std::string_view> aliases = internal::Words(spec.aliases);
+    const std::vector<std::string_view> aliases = Words(spec.aliases);
     if (spec.name == name || std::find(aliases.begin(), aliases.end(), name) != aliases.end()) return &spec;
   }
   return nullptr;

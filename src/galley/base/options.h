@@ -175,4 +175,7 @@ class Values {
 // The documentation page of all options, in Markdown.
 [[nodiscard]] std::string MarkdownPage(Table table);
 
+// Words of a text that lists some, between blanks.
+[[nodiscard]] std::vector<std::string_view> Words(std::string_view text);
+
 }  // namespace galley::options

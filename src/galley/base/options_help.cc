@@ -43,7 +43,7 @@ std::string Facts(const Spec& spec) {
   if (!limits.empty() && spec.type != Type::kEnum) facts.push_back(limits);
   if (!spec.initial.empty() && spec.type != Type::kBool) facts.push_back(fmt::format("default {}", spec.initial));
   if (spec.type == Type::kList) facts.push_back("may be repeated");
-  for (const std::string_view alias : internal::Words(spec.aliases)) facts.push_back(fmt::format("also --{}", alias));
+  for (const std::string_view alias : Words(spec.aliases)) facts.push_back(fmt::format("also --{}", alias));
   if (spec.scope != Scope::kFlag) {
     facts.push_back("$" + spec.EnvironmentName());
     if (!spec.foreign.name.empty()) facts.push_back(fmt::format("${}", spec.foreign.name));
@@ -56,7 +56,7 @@ std::string Facts(const Spec& spec) {
 void AppendWrapped(std::string& out, std::string_view text, std::size_t column) {
   std::size_t at = column;
   bool first = true;
-  for (const std::string_view word : internal::Words(text)) {
+  for (const std::string_view word : Words(text)) {
     if (!first && at + 1 + word.size() > kWidth) {
       out += "\n" + std::string(column, ' ');
       at = column;
@@ -133,7 +133,7 @@ std::string ForeignText(const Spec& spec) {
 std::string MarkdownRow(const Spec& spec) {
   std::string flags = fmt::format("`--{}`", spec.name);
   if (spec.initial == "true") flags += fmt::format("<br>`--no-{}`", spec.name);
-  for (const std::string_view alias : internal::Words(spec.aliases)) flags += fmt::format("<br>`--{}`", alias);
+  for (const std::string_view alias : Words(spec.aliases)) flags += fmt::format("<br>`--{}`", alias);
   const std::string initial = !spec.initial.empty()      ? fmt::format("`{}`", spec.initial)
                               : spec.type == Type::kBool ? std::string("`false`")
                                                          : std::string("–");

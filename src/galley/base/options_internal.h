@@ -10,8 +10,6 @@
 
 namespace galley::options::internal {
 
-[[nodiscard]] std::vector<std::string_view> Words(std::string_view text);
-
 // "from 0 to 20", "low|high|max", or "" where every value of the type is allowed.
 [[nodiscard]] std::string Limits(const Spec& spec);
 

@@ -18,7 +18,7 @@ constexpr std::string_view kNo = "no-";
 
 std::string JoinComma(std::string_view words) {
   std::string joined;
-  for (const std::string_view word : internal::Words(words)) joined += (joined.empty() ? "" : ", ") + std::string(word);
+  for (const std::string_view word : Words(words)) joined += (joined.empty() ? "" : ", ") + std::string(word);
   return joined;
 }
 
@@ -27,7 +27,7 @@ tl::unexpected<Error> UnknownFlag(Table table, std::string_view command, std::st
   for (const Spec& spec : table) {
     if (!spec.TakenBy(command)) continue;
     names.push_back(spec.name);
-    for (const std::string_view alias : internal::Words(spec.aliases)) names.push_back(alias);
+    for (const std::string_view alias : Words(spec.aliases)) names.push_back(alias);
   }
   return Err(
       ErrorCode::kInvalidArgument,
@@ -55,7 +55,7 @@ Status PassForeign(const ForeignFlag& flag, std::span<const std::string> argumen
   std::string_view value = equals == std::string_view::npos ? std::string_view() : argument.substr(equals + 1);
   const bool apart = flag.takes_value && equals == std::string_view::npos && index + 1 < arguments.size();
   if (apart) value = arguments[++index];
-  const std::vector<std::string_view> harmless = internal::Words(flag.harmless);
+  const std::vector<std::string_view> harmless = Words(flag.harmless);
   if (flag.harmless == "*" || std::find(harmless.begin(), harmless.end(), value) != harmless.end()) return {};
   return Err(ErrorCode::kUnsupported, fmt::format("not an option of Galley: {}", flag.advice),
              std::string(arguments[first].substr(0, arguments[first].find('='))));

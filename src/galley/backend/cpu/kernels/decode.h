@@ -131,7 +131,7 @@ GALLEY_SIMD F32 DecodeE4M3(const std::uint8_t* codes) {
   const U32 wide = Widen(LoadAs<U8x16>(codes));
   const U32 sign = (wide & 0x80u) << 24, magnitude = wide & 0x7Fu;
   const F32 normal = (F32)((magnitude << 20) + (120u << 23));
-  const F32 small = ToFloats((I32)magnitude) * 0x1p-9f;
+  const F32 small = Convert<F32>((I32)magnitude) * 0x1p-9f;
   const I32 is_small = (I32)((I32)magnitude < 8);
   return (F32)((U32)Select(is_small, small, normal) | sign);
 #endif

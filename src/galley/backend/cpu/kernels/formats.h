@@ -180,7 +180,7 @@ struct Mxfp4 {
     auto sum = (__m512i)((U32)Sum(_mm512_setzero_si512(), w, in) << 8);
     sum = (__m512i)((U32)Sum(sum, w, in + 2) << 8);
     const I32 exact = (I32)Sum(sum, w, in + 4) + (I32)in[6];
-    return Fma(ToFloats(exact), s * (F32)in[7], total);
+    return Fma(Convert<F32>(exact), s * (F32)in[7], total);
   }
   template <std::size_t kT>
   GALLEY_SIMD void Add(F32 total[kT], const U32 w[kWeights], const std::byte* const x[kT], std::size_t at,
@@ -210,7 +210,7 @@ struct Mxfp4 {
       }
       for (std::size_t i = 0; i < kW; ++i) {
         const I32 exact = (I32)sum[i] + (I32)in[6];
-        total[i][t] = Fma(ToFloats(exact), s[i * s_step] * (F32)in[7], total[i][t]);
+        total[i][t] = Fma(Convert<F32>(exact), s[i * s_step] * (F32)in[7], total[i][t]);
       }
     }
   }

@@ -26,7 +26,7 @@ GALLEY_SIMD F32 RoundE2M1(F32 x, F32 scale) {
 GALLEY_SIMD void StoreE2M1(std::uint8_t* packed, F32 value) {
   const F32 magnitude = Magnitude(value);
   const U32 from_one = ((U32)magnitude >> 22) - 252u;  // exponent and first bit of the mantissa
-  const U32 below_one = (U32)ToIntegers(magnitude * 2.0f);
+  const U32 below_one = (U32)Convert<I32>(magnitude * 2.0f);
   const U32 codes = (U32)Select(magnitude < 1.0f, (F32)below_one, (F32)from_one) | (((U32)value >> 28) & 8u);
   const U64 pairs = (U64)codes;
   StoreAs(packed, NarrowTo8(pairs | (pairs >> 28)));

@@ -92,7 +92,7 @@ GALLEY_SIMD void SumKeys(const IndexArgs& a, std::size_t first, std::size_t g, F
     for (std::size_t k = 0; k < kKeys; ++k) {
       const F32 scale = Broadcast(ScaleOf(a.scales[(first + k) * (dim / 32) + block]));
       for (std::size_t u = 0; u < kGroups; ++u) {
-        const F32 partial = ToFloats((I32)sum[u][k]) * Load(BlockOf(a, block, g + u).scale);
+        const F32 partial = Convert<F32>((I32)sum[u][k]) * Load(BlockOf(a, block, g + u).scale);
         total[u][k] = Fma(partial, scale, total[u][k]);
       }
     }

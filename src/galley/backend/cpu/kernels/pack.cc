@@ -69,7 +69,7 @@ GALLEY_SIMD void PackDigits(F32 values[8], std::byte* out) {
     for (std::size_t l = 0; l < 4; ++l) scales[4 * g + l] = scale;
   }
   for (std::size_t i = 0; i < 8; ++i) {
-    I32 rest = ToIntegers(values[i] * 512.0f);
+    I32 rest = Convert<I32>(values[i] * 512.0f);
     for (std::size_t digit = 0; digit < 3; ++digit) {
       const I32 low = (rest << 24) >> 24;
       rest = (rest - low) >> 8;

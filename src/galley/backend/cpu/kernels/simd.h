@@ -121,21 +121,13 @@ GALLEY_SIMD U32 BroadcastBits(std::uint32_t x) {
 }
 
 // Whole numbers as fp32 and back (towards zero).
-GALLEY_SIMD F32 ToFloats(I32 x) {
+template <typename To, typename From>
+GALLEY_SIMD To Convert(From x) {
 #if defined(__AVX512F__)
-  return __builtin_convertvector(x, F32);
+  return __builtin_convertvector(x, To);
 #else
-  F32 out;
-  for (std::size_t i = 0; i < F32::kParts; ++i) out.part[i] = __builtin_convertvector(x.part[i], F32::Part);
-  return out;
-#endif
-}
-GALLEY_SIMD I32 ToIntegers(F32 x) {
-#if defined(__AVX512F__)
-  return __builtin_convertvector(x, I32);
-#else
-  I32 out;
-  for (std::size_t i = 0; i < F32::kParts; ++i) out.part[i] = __builtin_convertvector(x.part[i], I32::Part);
+  To out;
+  for (std::size_t i = 0; i < To::kParts; ++i) out.part[i] = __builtin_convertvector(x.part[i], typename To::Part);
   return out;
 #endif
 }

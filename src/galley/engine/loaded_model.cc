@@ -229,11 +229,10 @@ Result<LoadedModel> LoadedModel::Load(const LoadOptions& options) {
   loaded.compute_ = std::move(made.compute);
   log::Info("computing on {}", loaded.compute_.ToText());
   if (options.wrap_backend) loaded.backend_ = options.wrap_backend(std::move(loaded.backend_));
-  const auto& [cache, check] = std::tie(options.device.weight_cache, options.device.check_weight_cache);
-  ASSIGN_OR_RETURN(model::Checkpoint checkpoint,
-                   cache.empty()
-                       ? model::Checkpoint::Open(options.model_dir)
-                       : OpenWithCache(options.model_dir, cache, check ? CacheCheck::kBytes : CacheCheck::kHeader));
+  const std::filesystem::path& cache = options.device.weight_cache;
+  const CacheCheck check = options.device.check_weight_cache ? CacheCheck::kBytes : CacheCheck::kHeader;
+  ASSIGN_OR_RETURN(model::Checkpoint checkpoint, cache.empty() ? model::Checkpoint::Open(options.model_dir)
+                                                               : OpenWithCache(options.model_dir, cache, check));
   loaded.checkpoint_ = std::make_unique<model::Checkpoint>(std::move(checkpoint));
   RETURN_IF_ERROR(go_on());
   loaded.backend_->UseFiles(loaded.checkpoint_->files(), options.on_load);

@@ -21,8 +21,8 @@ enum class CacheCheck {
 
 // The model of `dir`, its tensors from the cache at `cache` when that is good; otherwise the cache is written first. If
 // that fails a warning says why, and the model's own files are read. Errors: those of Checkpoint::Open;
-// kInvalidArgument
-// (`cache` is another file, which is left alone, or would lie among the tensor files of `dir`).
+// kInvalidArgument (`cache` is another file, which is left alone, or would lie among the tensor files of `dir`); those
+// of InputFile::Open (it is a file that cannot be read).
 [[nodiscard]] Result<model::Checkpoint> OpenWithCache(const std::filesystem::path& dir,
                                                       const std::filesystem::path& cache,
                                                       CacheCheck check = CacheCheck::kHeader);

@@ -17,25 +17,15 @@
 #include "galley/backend/cpu/topology.h"
 #include "galley/base/check.h"
 #include "galley/base/math.h"
+#include "galley/model/shapes.h"
 
 namespace galley::app {
 namespace {
 
 using backend::Weight;
 using backend::WeightFormat;
+using model::ModelShape;
 
-// Hidden size and so on of one layer; ops are those of V4.1 whatever the shape. V4's FP8 weights have one scale for 128
-// by 128 values: that is sixteen equal ones of 32 by 32, which is how its matrices are read.
-struct Shape {
-  std::string_view name;
-  int scale_block;  // of FP8 weights
-  int dim, q_rank, heads, head_dim, o_groups, o_rank, inter, experts, topk, index_heads, index_topk;
-};
-constexpr Shape kShapes[] = {
-    {"v41", 32, 5120, 1280, 64, 512, 8, 1024, 2304, 384, 6, 32, 512},
-    {"v4flash", 128, 4096, 1024, 64, 512, 8, 1024, 2048, 256, 6, 64, 512},
-    {"v4pro", 128, 7168, 1536, 128, 512, 16, 1024, 3072, 384, 6, 64, 1024},
-};
 constexpr int kCopies = 4, kIndexDim = 128, kRopeDims = 64, kWindow = 128, kHistory = 8192, kPrefillRows = 512;
 // Weights that rounds use in turn, so that no cache holds what the next one reads. Of an expert's number the rest
 // modulo kExpertsHeld tells which it shares its weights with.
@@ -112,13 +102,13 @@ struct Dense {
   backend::ExpertWeights shared;
 };
 
-backend::ExpertWeights MakeExpert(Matrices& make, WeightFormat format, const Shape& s) {
+backend::ExpertWeights MakeExpert(Matrices& make, WeightFormat format, const ModelShape& s) {
   return {.w1 = make.Make(format, s.inter, s.dim),
           .w2 = make.Make(format, s.dim, s.inter),
           .w3 = make.Make(format, s.inter, s.dim)};
 }
 
-Dense MakeDense(Matrices& make, const Shape& s) {
+Dense MakeDense(Matrices& make, const ModelShape& s) {
   constexpr auto kFp8 = WeightFormat::kFp8Block32;
   Dense d;
   d.wq_a = make.Make(kFp8, s.q_rank, s.dim);
@@ -146,7 +136,7 @@ struct Op {
 // A layer with everything it works on, for steps of up to kPrefillRows rows.
 class Layer {
  public:
-  Layer(backend::cpu::CpuBackend& cpu, const Shape& shape) : cpu_(cpu), s_(shape) {
+  Layer(backend::cpu::CpuBackend& cpu, const ModelShape& shape) : cpu_(cpu), s_(shape) {
     weights_.scale_block = s_.scale_block;
     for (Dense& set : dense_) set = MakeDense(weights_, s_);
     for (int e = 0; e < s_.experts; ++e) {
@@ -198,7 +188,7 @@ class Layer {
   [[nodiscard]] backend::StepView Step(int rows);
 
   backend::cpu::CpuBackend& cpu_;
-  const Shape& s_;
+  const ModelShape& s_;
   Matrices weights_;
   Dense dense_[kDenseSets];
   std::vector<backend::ExpertWeights> experts_;
@@ -521,9 +511,8 @@ Result<int> RunBenchLayers(Context& context) {
     return Err(ErrorCode::kUnsupported, fmt::format("measures the cpu and cuda backends, not {}", backend_name),
                "layers");
   }
-  const auto* shape =
-      std::find_if(std::begin(kShapes), std::end(kShapes), [&](const Shape& s) { return s.name == shape_name; });
-  CHECK(shape != std::end(kShapes)) << "the option table allows " << shape_name;
+  const ModelShape* shape = model::FindShape(shape_name);
+  CHECK(shape != nullptr) << "the option table allows " << shape_name;
   const std::vector<std::string> only = values.List("only");
   const auto wanted = [&only](std::string_view part, bool otherwise) {
     return only.empty() ? otherwise : std::find(only.begin(), only.end(), part) != only.end();

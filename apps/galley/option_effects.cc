@@ -19,17 +19,23 @@ struct Condition {
   std::string_view advice;
 };
 
+bool Computes(const options::Values& values, std::string_view backend) {
+  return engine::BackendName(values.String("backend")) == backend;
+}
+
 constexpr Condition kConditions[] = {
+    {"cuda-graphs",
+     [](const options::Values& values) { return values.String("cuda-graphs") != "on" && !Computes(values, "cuda"); },
+     "is for the cuda backend; leave it out, or use --backend cuda"},
     {"expert-memory",
      [](const options::Values& values) {
        return values.Int("expert-memory") > 0 && values.String("experts") != "disk";
      },
      "is for experts on disk; leave it out, or add --experts disk"},
-    {"isa",
-     [](const options::Values& values) {
-       return values.String("isa") != "auto" && engine::BackendName(values.String("backend")) != "cpu";
-     },
+    {"isa", [](const options::Values& values) { return values.String("isa") != "auto" && !Computes(values, "cpu"); },
      "is for the cpu backend; leave it out, or use --backend cpu"},
+    {"threads", [](const options::Values& values) { return values.Int("threads") != 0 && Computes(values, "cuda"); },
+     "is for backends that compute on processors; leave it out, or use --backend cpu"},
 };
 
 struct BenchOptions {

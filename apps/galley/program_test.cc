@@ -179,6 +179,8 @@ TEST(Program, AnOptionThatDoesNothingIsRefused) {
       {{"--expert-memory", "1GiB", "--experts", "disk"}, ""},
       {{"--isa", "generic", "--backend", "ref"}, "--isa: is for the cpu backend; leave it out, or use --backend cpu"},
       {{"--isa", "avx2", "--backend", "cuda"}, "--isa: is for the cpu backend"},
+      {{"--threads", "2", "--backend", "cuda"}, "--threads: is for backends that compute on processors"},
+      {{"--cuda-graphs", "off", "--backend", "cpu"}, "--cuda-graphs: is for the cuda backend"},
       {{"--isa", "auto", "--backend", "ref"}, ""},
       {{"--isa", "generic"}, ""},
   };

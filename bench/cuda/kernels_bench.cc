@@ -15,7 +15,10 @@
 #include "fill.h"
 #include "galley/backend/cuda/cuda_backend.h"
 #include "galley/backend/cuda/kernels.h"
+#include "galley/backend/expert_store.h"
+#include "galley/backend/memory_formats.h"
 #include "galley/base/check.h"
+#include "galley/model/shapes.h"
 #include "placement_bench.h"
 
 namespace galley::bench {
@@ -26,19 +29,22 @@ using backend::Weight;
 using backend::WeightFormat;
 constexpr auto kFp8 = WeightFormat::kFp8Block32;
 
-// V4.1-Flash.
-constexpr int kDim = 5120, kInter = 2304, kExperts = 384, kTopk = 6, kHeads = 64, kRank = 1280, kGroups = 8,
-              kLowRank = 1024;
-constexpr int kVocab = 129280;
+using model::ModelShape;
+constexpr int kVocab = model::kShapeVocab, kWindow = 128;
 
 class Bench {
  public:
   // `forms`: one backend for each form of products that is compared; memory comes from the first.
-  Bench(std::vector<std::unique_ptr<backend::Backend>> forms, const CudaBenchWrite& write)
-      : forms_(std::move(forms)), write_(write), backend_(*forms_.front()), stream_(backend::StreamOf(backend_)) {}
+  Bench(std::vector<std::unique_ptr<backend::Backend>> forms, const ModelShape& shape, const CudaBenchWrite& write)
+      : forms_(std::move(forms)),
+        shape_(shape),
+        write_(write),
+        backend_(*forms_.front()),
+        stream_(backend::StreamOf(backend_)) {}
 
   // The one that is measured now.
   [[nodiscard]] backend::Backend& backend() { return *forms_[current_]; }
+  [[nodiscard]] const ModelShape& shape() const { return shape_; }
   [[nodiscard]] const CublasLt& cublas() const { return cublas_; }
 
   template <typename T>
@@ -147,6 +153,7 @@ class Bench {
  private:
   std::vector<std::unique_ptr<backend::Backend>> forms_;
   std::size_t current_ = 0;
+  const ModelShape& shape_;
   CudaBenchWrite write_;
   backend::Backend& backend_;
   void* stream_;
@@ -156,38 +163,58 @@ class Bench {
   std::vector<backend::Buffer> buffers_;
 };
 
+std::size_t Times(int rows, std::int64_t each) {
+  return static_cast<std::size_t>(rows * each);
+}
+double BytesOf(std::initializer_list<Weight> weights) {
+  double sum = 0;
+  for (const Weight& weight : weights) sum += static_cast<double>(backend::BytesOf(weight));
+  return sum;
+}
+int WindowBytes(const ModelShape& shape) {
+  return static_cast<int>(backend::WindowRecordBytes(shape.head_dim));
+}
+
 // What each op works on, at the model's shapes. A layer connects them by pointing one's input at another's output.
 struct Projections {
   explicit Projections(Bench& b)
-      : wq_a(b.Matrix(kFp8, kRank, kDim)),
-        wq_b(b.Matrix(kFp8, kHeads * 512, kRank)),
-        wkv(b.Matrix(kFp8, 512, kDim)),
-        wo_a(b.Matrix(kFp8, kGroups * kLowRank, 4096)),
-        wo_b(b.Matrix(kFp8, kDim, kGroups * kLowRank)),
-        norm(b.Random<BFloat16>(kDim, Pattern::kBF16)) {}
+      : shape(b.shape()),
+        wq_a(b.Matrix(kFp8, shape.q_rank, shape.dim)),
+        wq_b(b.Matrix(kFp8, std::int64_t{shape.heads} * shape.head_dim, shape.q_rank)),
+        wkv(b.Matrix(kFp8, shape.head_dim, shape.dim)),
+        wo_a(b.Matrix(kFp8, std::int64_t{shape.o_groups} * shape.o_rank,
+                      std::int64_t{shape.heads} * shape.head_dim / shape.o_groups)),
+        wo_b(b.Matrix(kFp8, shape.dim, std::int64_t{shape.o_groups} * shape.o_rank)),
+        norm(b.Random<BFloat16>(static_cast<std::size_t>(shape.dim), Pattern::kBF16)) {}
 
   [[nodiscard]] backend::AttnInArgs In(Bench& b, const backend::StepView& step) const {
-    const auto t = static_cast<std::size_t>(step.rows);
     return {.step = step,
-            .x = b.Random<BFloat16>(t * kDim, Pattern::kBF16),
+            .x = b.Random<BFloat16>(Times(step.rows, shape.dim), Pattern::kBF16),
             .wq_a = wq_a,
             .wq_b = wq_b,
             .wkv = wkv,
             .q_norm = norm,
             .kv_norm = norm,
-            .heads = kHeads,
-            .head_dim = 512,
+            .heads = shape.heads,
+            .head_dim = shape.head_dim,
             .eps = 1e-20f,
             .rope = b.Rope(),
-            .qr = b.Raw<BFloat16>(t * kRank),
-            .q = b.Raw<BFloat16>(t * kHeads * 512),
-            .window = b.Raw<std::uint8_t>(t * 528)};
+            .qr = b.Raw<BFloat16>(Times(step.rows, shape.q_rank)),
+            .q = b.Raw<BFloat16>(Times(step.rows, shape.heads * shape.head_dim)),
+            .window = b.Raw<std::uint8_t>(Times(step.rows, WindowBytes(shape)))};
   }
   [[nodiscard]] backend::AttnOutArgs Out(const BFloat16* o, int rows, BFloat16* y) const {
-    return {.rows = rows, .groups = kGroups, .o = o, .wo_a = wo_a, .wo_b = wo_b, .y = y};
+    return {.rows = rows, .groups = shape.o_groups, .o = o, .wo_a = wo_a, .wo_b = wo_b, .y = y};
+  }
+  [[nodiscard]] double in_bytes() const { return BytesOf({wq_a, wq_b, wkv}); }
+  [[nodiscard]] double out_bytes() const { return BytesOf({wo_a, wo_b}); }
+  [[nodiscard]] double values() const {
+    double sum = 0;
+    for (const Weight& w : {wq_a, wq_b, wkv, wo_a, wo_b}) sum += static_cast<double>(w.rows * w.cols);
+    return sum;
   }
 
-  static constexpr double kBytes = 126.6e6 * (1 + 1.0 / 1024), kInBytes = 51.1e6 * (1 + 1.0 / 1024);
+  const ModelShape& shape;
   Weight wq_a, wq_b, wkv, wo_a, wo_b;
   const BFloat16* norm;
 };
@@ -200,11 +227,12 @@ void Dense(Bench& b, const std::vector<int>& row_counts) {
   const Projections projections(b);
   for (const int rows : row_counts) {
     const backend::AttnInArgs in = projections.In(b, StepOf(b, rows));
-    auto* y = b.Raw<BFloat16>(static_cast<std::size_t>(rows) * kDim);
-    const double flop = 2.0 * rows * 126.6e6;
+    auto* y = b.Raw<BFloat16>(Times(rows, b.shape().dim));
+    const double flop = 2.0 * rows * projections.values();
     const int replays = rows > 256 ? 3 : 20;
     b.Report(
-        fmt::format("attention projections (AttnIn + AttnOut), {} rows", rows), Projections::kBytes, flop, 1,
+        fmt::format("attention projections (AttnIn + AttnOut), {} rows", rows),
+        projections.in_bytes() + projections.out_bytes(), flop, 1,
         [&] {
           b.backend().AttnIn(in);
           b.backend().AttnOut(projections.Out(in.q, rows, y));
@@ -216,11 +244,11 @@ void Dense(Bench& b, const std::vector<int>& row_counts) {
           2.0 * rows * static_cast<double>(w.rows * w.cols), 1,
           [&] { b.backend().Linear({.rows = rows, .weight = w, .x = in.q, .out = in.q}); }, replays);
     };
-    const auto* o = b.Random<BFloat16>(static_cast<std::size_t>(rows) * kHeads * 512, Pattern::kBF16);
+    const auto* o = b.Random<BFloat16>(Times(rows, projections.wq_b.rows), Pattern::kBF16);
     b.Report(
-        fmt::format("AttnIn, {} rows", rows), Projections::kInBytes, 0, 1, [&] { b.backend().AttnIn(in); }, replays);
+        fmt::format("AttnIn, {} rows", rows), projections.in_bytes(), 0, 1, [&] { b.backend().AttnIn(in); }, replays);
     b.Report(
-        fmt::format("AttnOut, {} rows", rows), Projections::kBytes - Projections::kInBytes, 0, 1,
+        fmt::format("AttnOut, {} rows", rows), projections.out_bytes(), 0, 1,
         [&] { b.backend().AttnOut(projections.Out(o, rows, y)); }, replays);
     if (rows == 16) continue;
     for (const auto& [name, w] : {std::pair{"wq_b", &projections.wq_b}, std::pair{"wo_b", &projections.wo_b}}) {
@@ -231,15 +259,15 @@ void Dense(Bench& b, const std::vector<int>& row_counts) {
   }
 }
 
-std::vector<std::int32_t> Choices(int rows, bool zipf, std::mt19937_64& random) {
+std::vector<std::int32_t> Choices(const ModelShape& shape, int rows, bool zipf, std::mt19937_64& random) {
   std::vector<double> weights;
-  for (int e = 0; e < kExperts; ++e) weights.push_back(zipf ? 1.0 / (e + 10) : 1.0);
+  for (int e = 0; e < shape.experts; ++e) weights.push_back(zipf ? 1.0 / (e + 10) : 1.0);
   std::discrete_distribution<int> draw(weights.begin(), weights.end());
   std::vector<std::int32_t> all;
   for (int t = 0; t < rows; ++t) {
     std::vector<std::int32_t> mine;
-    while (mine.size() < kTopk) {
-      const int e = draw(random) * 37 % kExperts;
+    while (std::ssize(mine) < shape.topk) {
+      const int e = draw(random) * 37 % shape.experts;
       if (std::find(mine.begin(), mine.end(), e) == mine.end()) mine.push_back(e);
     }
     all.insert(all.end(), mine.begin(), mine.end());
@@ -249,16 +277,20 @@ std::vector<std::int32_t> Choices(int rows, bool zipf, std::mt19937_64& random) 
 
 struct Experts {
   explicit Experts(Bench& b) : shared(One(b, kFp8)) {
-    for (int e = 0; e < kExperts; ++e) routed.push_back(One(b, WeightFormat::kMxfp4));
+    for (int e = 0; e < b.shape().experts; ++e) routed.push_back(One(b, WeightFormat::kMxfp4));
   }
   static ExpertWeights One(Bench& b, WeightFormat format) {
-    return {.w1 = b.Matrix(format, kInter, kDim),
-            .w2 = b.Matrix(format, kDim, kInter),
-            .w3 = b.Matrix(format, kInter, kDim)};
+    const ModelShape& s = b.shape();
+    return {.w1 = b.Matrix(format, s.inter, s.dim),
+            .w2 = b.Matrix(format, s.dim, s.inter),
+            .w3 = b.Matrix(format, s.inter, s.dim)};
+  }
+  // Of so many routed ones and the shared one.
+  [[nodiscard]] double bytes(double touched) const {
+    return touched * static_cast<double>(backend::BytesOf(routed.front())) +
+           static_cast<double>(backend::BytesOf(shared));
   }
 
-  static constexpr double kRoutedBytes = 3.0 * kInter * kDim * (0.5 + 1.0 / 32),
-                          kSharedBytes = 3.0 * kInter * kDim * (1 + 1.0 / 1024);
   std::vector<ExpertWeights> routed;
   ExpertWeights shared;
 };
@@ -266,18 +298,18 @@ struct Experts {
 // Several draws of experts, so that a replay does not find the last one's in the cache.
 struct MoeCalls {
   MoeCalls(Bench& b, const Experts& experts, int rows, bool zipf, int sets, std::mt19937_64& random) {
-    const auto t = static_cast<std::size_t>(rows);
+    const ModelShape& s = b.shape();
     args = {.rows = rows,
-            .x = b.Random<BFloat16>(t * kDim, Pattern::kBF16),
-            .weights = b.Place(std::vector<float>(t * kTopk, 0.25f)),
-            .topk = kTopk,
-            .expert_count = kExperts,
+            .x = b.Random<BFloat16>(Times(rows, s.dim), Pattern::kBF16),
+            .weights = b.Place(std::vector<float>(Times(rows, s.topk), 0.25f)),
+            .topk = s.topk,
+            .expert_count = s.experts,
             .routed = experts.routed.data(),
             .shared = experts.shared,
             .swiglu_limit = 10,
-            .y = b.Random<BFloat16>(t * kDim, Pattern::kBF16)};
-    for (int s = 0; s < sets; ++s) {
-      std::vector<std::int32_t> choices = Choices(rows, zipf, random);
+            .y = b.Random<BFloat16>(Times(rows, s.dim), Pattern::kBF16)};
+    for (int set = 0; set < sets; ++set) {
+      std::vector<std::int32_t> choices = Choices(s, rows, zipf, random);
       chosen.push_back(b.Place(choices));
       std::sort(choices.begin(), choices.end());
       touched += static_cast<double>(std::unique(choices.begin(), choices.end()) - choices.begin()) / sets;
@@ -295,21 +327,21 @@ struct MoeCalls {
 
 struct Router {
   explicit Router(Bench& b)
-      : gate(b.Matrix(WeightFormat::kBF16, kExperts, kDim)), bias(b.Random<float>(kExperts, Pattern::kFloat)) {}
+      : gate(b.Matrix(WeightFormat::kBF16, b.shape().experts, b.shape().dim)),
+        bias(b.Random<float>(static_cast<std::size_t>(b.shape().experts), Pattern::kFloat)) {}
 
   [[nodiscard]] backend::RouteArgs Args(Bench& b, const backend::StepView& step, const BFloat16* x) const {
-    const auto choices = static_cast<std::size_t>(step.rows * kTopk);
+    const std::size_t choices = Times(step.rows, b.shape().topk);
     return {.step = step,
             .x = x,
             .gate = gate,
             .bias = bias,
-            .topk = kTopk,
+            .topk = b.shape().topk,
             .scale = 1.5f,
             .experts = b.Raw<std::int32_t>(choices),
             .weights = b.Raw<float>(choices)};
   }
 
-  static constexpr double kBytes = kExperts * kDim * 2.0;
   Weight gate;
   const float* bias;
 };
@@ -322,10 +354,10 @@ void Moe(Bench& b, const std::vector<int>& row_counts) {
     for (const bool zipf : {false, true}) {
       const int sets = rows > 256 ? 1 : 4;
       MoeCalls calls(b, experts, rows, zipf, sets, random);
-      const double flop = 2.0 * rows * 3 * kInter * kDim * (kTopk + 1);
+      const double flop = 2.0 * rows * 3 * b.shape().inter * b.shape().dim * (b.shape().topk + 1);
       b.Report(
           fmt::format("Moe {} rows, {}, {:.1f} experts", rows, zipf ? "Zipf" : "uniform", calls.touched),
-          calls.touched * Experts::kRoutedBytes + Experts::kSharedBytes, flop, sets,
+          experts.bytes(calls.touched), flop, sets,
           [&] {
             for (const std::int32_t* chosen : calls.chosen) calls.Run(b, chosen);
           },
@@ -333,45 +365,51 @@ void Moe(Bench& b, const std::vector<int>& row_counts) {
     }
   }
   for (const int rows : row_counts) {
-    const auto* x = b.Random<BFloat16>(static_cast<std::size_t>(rows) * kDim, Pattern::kBF16);
+    const auto* x = b.Random<BFloat16>(Times(rows, b.shape().dim), Pattern::kBF16);
     const backend::RouteArgs args = router.Args(b, StepOf(b, rows), x);
-    b.Report(fmt::format("Route {} rows", rows), Router::kBytes, 2.0 * rows * kExperts * kDim, 1,
-             [&] { b.backend().Route(args); });
+    const Weight& gate = router.gate;
+    b.Report(fmt::format("Route {} rows", rows), BytesOf({gate}),
+             2.0 * rows * static_cast<double>(gate.rows * gate.cols), 1, [&] { b.backend().Route(args); });
   }
 }
 
-// Over a window of 128 and 512 entries of a history of 8,192 tokens.
+// Over a window and as many entries of a history of 8,192 tokens as an index lists.
 backend::AttentionArgs AttentionOf(Bench& b, const backend::StepView& step) {
-  const auto t = static_cast<std::size_t>(step.rows);
+  const ModelShape& s = b.shape();
   const bool prefill = step.rows > 256;
-  backend::HistorySlab slab{.ratio = 1, .latent_dim = 512, .index_dim = 128};
-  slab.base = b.Random<std::byte>((prefill ? 1 : t) * 64 * slab.block_bytes(), Pattern::kE4M3);
+  backend::HistorySlab slab{.ratio = 1, .latent_dim = s.head_dim, .index_dim = 128};
+  slab.base = b.Random<std::byte>(Times(prefill ? 1 : step.rows, 64) * slab.block_bytes(), Pattern::kE4M3);
   std::vector<std::int32_t> list;
+  const int listed = s.index_topk;
   for (int r = 0; r < step.rows; ++r) {
     const int visible = prefill ? r + 1 : 8192;
-    for (int i = 0; i < 512; ++i) list.push_back(visible >= 512 ? i * (visible / 512) : i < visible ? i : -1);
+    for (int i = 0; i < listed; ++i) list.push_back(visible >= listed ? i * (visible / listed) : i < visible ? i : -1);
   }
+  const int record = WindowBytes(s), places = kWindow + 5;
   return {.step = step,
-          .q = b.Random<BFloat16>(t * kHeads * 512, Pattern::kBF16),
-          .window = b.Random<std::uint8_t>(t * 528, Pattern::kE4M3),
-          .ring = {.base = b.Random<std::byte>(t * 133 * 528, Pattern::kE4M3),
-                   .slot_bytes = 133 * 528,
-                   .rows = 133,
-                   .row_bytes = 528},
-          .window_size = 128,
-          .window_places = 128,
-          .heads = kHeads,
-          .head_dim = 512,
-          .sink = b.Random<float>(kHeads, Pattern::kFloat),
+          .q = b.Random<BFloat16>(Times(step.rows, s.heads * s.head_dim), Pattern::kBF16),
+          .window = b.Random<std::uint8_t>(Times(step.rows, record), Pattern::kE4M3),
+          .ring = {.base = b.Random<std::byte>(Times(step.rows, places * record), Pattern::kE4M3),
+                   .slot_bytes = Times(places, record),
+                   .rows = places,
+                   .row_bytes = Times(1, record)},
+          .window_size = kWindow,
+          .window_places = kWindow,
+          .heads = s.heads,
+          .head_dim = s.head_dim,
+          .sink = b.Random<float>(static_cast<std::size_t>(s.heads), Pattern::kFloat),
           .rope = b.Rope(),
           .list = b.Place(list),
-          .topk = 512,
+          .topk = listed,
           .slab = slab,
-          .out = b.Raw<BFloat16>(t * kHeads * 512)};
+          .out = b.Raw<BFloat16>(Times(step.rows, s.heads * s.head_dim))};
 }
 
-double AttentionBytes(int rows) {
-  return rows * (215e3 + 4.0 * kHeads * 512);
+// Keys, queries and the result.
+double AttentionBytes(const backend::AttentionArgs& args) {
+  const auto entry = static_cast<double>(args.slab.latent_bytes() + args.slab.latent_scales());
+  return args.step.rows * (args.window_size * static_cast<double>(args.ring.row_bytes) + args.topk * entry +
+                           4.0 * args.heads * args.head_dim);
 }
 
 void Attention(Bench& b, const std::vector<int>& row_counts) {
@@ -379,23 +417,25 @@ void Attention(Bench& b, const std::vector<int>& row_counts) {
     const bool prefill = rows > 256;
     const backend::AttentionArgs args = AttentionOf(b, b.Step(rows, 8191, prefill ? 1 : rows));
     b.Report(
-        fmt::format("Attention {} rows, 128 + 512 keys", rows), AttentionBytes(rows), rows * 640.0 * kHeads * 4 * 512,
-        1, [&] { b.backend().Attention(args); }, prefill ? 3 : 20);
+        fmt::format("Attention {} rows, {} + {} keys", rows, args.window_size, args.topk), AttentionBytes(args),
+        4.0 * rows * (args.window_size + args.topk) * args.heads * args.head_dim, 1,
+        [&] { b.backend().Attention(args); }, prefill ? 3 : 20);
   }
 }
 
 void Index(Bench& b) {
   constexpr int kRows = 64, kPosition = 131071;
-  const Weight wq_b = b.Matrix(kFp8, 32 * 128, kRank);
-  const Weight proj = b.Matrix(WeightFormat::kBF16, 32, kDim);
-  const auto* x = b.Random<BFloat16>(kRows * kDim, Pattern::kBF16);
-  const auto* qr = b.Random<BFloat16>(kRows * kRank, Pattern::kBF16);
+  const ModelShape& s = b.shape();
+  const Weight wq_b = b.Matrix(kFp8, std::int64_t{s.index_heads} * 128, s.q_rank);
+  const Weight proj = b.Matrix(WeightFormat::kBF16, s.index_heads, s.dim);
+  const auto* x = b.Random<BFloat16>(Times(kRows, s.dim), Pattern::kBF16);
+  const auto* qr = b.Random<BFloat16>(Times(kRows, s.q_rank), Pattern::kBF16);
   const backend::StepView step = b.Step(kRows, kPosition, kRows);
   auto* candidates = b.Raw<std::int32_t>(kRows * 2048);
-  auto* list = b.Raw<std::int32_t>(kRows * 512);
+  auto* list = b.Raw<std::int32_t>(Times(kRows, s.index_topk));
   const backend::Rope rope = b.Rope();
   for (const int ratio : {1, 2}) {
-    backend::HistorySlab slab{.ratio = ratio, .latent_dim = 512, .index_dim = 128};
+    backend::HistorySlab slab{.ratio = ratio, .latent_dim = s.head_dim, .index_dim = 128};
     slab.base = b.Raw<std::byte>(static_cast<std::size_t>(kRows) * 1024 * slab.block_bytes());
     Fill(slab.base, static_cast<std::size_t>(kRows) * 1024 * slab.block_bytes(), Pattern::kScales, 3,
          backend::StreamOf(b.backend()));
@@ -408,14 +448,14 @@ void Index(Bench& b) {
                            user                             ? "candidates"
                            : role == CandidateRole::kSource ? "source"
                                                             : "plain"),
-               kRows * keys * 68, kRows * keys * 2 * 32 * 128, 1, [&] {
+               kRows * keys * 68, kRows * keys * 2 * s.index_heads * 128, 1, [&] {
                  b.backend().IndexSelect({.step = step,
                                           .x = x,
                                           .qr = qr,
                                           .wq_b = wq_b,
                                           .weights_proj = proj,
-                                          .heads = 32,
-                                          .topk = 512,
+                                          .heads = s.index_heads,
+                                          .topk = s.index_topk,
                                           .rope = rope,
                                           .slab = slab,
                                           .role = role,
@@ -429,17 +469,17 @@ void Index(Bench& b) {
 }
 
 backend::MhcBoundaryArgs BoundaryOf(Bench& b, int rows) {
-  const auto t = static_cast<std::size_t>(rows);
+  const auto t = static_cast<std::size_t>(rows), dim = static_cast<std::size_t>(b.shape().dim);
   auto *post = b.Random<float>(t * 4, Pattern::kFloat), *comb = b.Random<float>(t * 16, Pattern::kFloat);
   return {.rows = rows,
-          .dim = kDim,
+          .dim = b.shape().dim,
           .copies = 4,
           .norm_eps = 1e-20f,
-          .h = b.Random<BFloat16>(t * 4 * kDim, Pattern::kBF16),
-          .y = b.Random<BFloat16>(t * kDim, Pattern::kBF16),
+          .h = b.Random<BFloat16>(t * 4 * dim, Pattern::kBF16),
+          .y = b.Random<BFloat16>(t * dim, Pattern::kBF16),
           .post_in = post,
           .comb_in = comb,
-          .fn = b.Random<float>(24 * 4 * kDim, Pattern::kFloat),
+          .fn = b.Random<float>(24 * 4 * dim, Pattern::kFloat),
           .base = b.Random<float>(24, Pattern::kFloat),
           .scale = b.Random<float>(3, Pattern::kFloat),
           .sinkhorn_iters = 20,
@@ -448,29 +488,30 @@ backend::MhcBoundaryArgs BoundaryOf(Bench& b, int rows) {
           .post_out = post,
           .comb_out = comb,
           .pre_in = b.Random<float>(t * 4, Pattern::kFloat),
-          .norm = b.Random<BFloat16>(kDim, Pattern::kBF16),
-          .x = b.Raw<BFloat16>(t * kDim)};
+          .norm = b.Random<BFloat16>(dim, Pattern::kBF16),
+          .x = b.Raw<BFloat16>(t * dim)};
 }
 
 void Boundary(Bench& b, const std::vector<int>& row_counts) {
   for (const int rows : row_counts) {
     const backend::MhcBoundaryArgs args = BoundaryOf(b, rows);
-    b.Report(fmt::format("MhcBoundary {} rows", rows), rows * (kDim * 2.0 * 10) + 24 * 4.0 * kDim * 4,
-             rows * 2.0 * 24 * 4 * kDim, 1, [&] { b.backend().MhcBoundary(args); });
+    b.Report(fmt::format("MhcBoundary {} rows", rows), rows * (args.dim * 2.0 * 10) + 24 * 4.0 * args.dim * 4,
+             rows * 2.0 * 24 * 4 * args.dim, 1, [&] { b.backend().MhcBoundary(args); });
   }
 }
 
 void Head(Bench& b) {
-  const Weight head = b.Matrix(WeightFormat::kBF16, kVocab, kDim);
-  const auto* norm = b.Random<BFloat16>(kDim, Pattern::kBF16);
+  const int dim = b.shape().dim;
+  const Weight head = b.Matrix(WeightFormat::kBF16, kVocab, dim);
+  const auto* norm = b.Random<BFloat16>(static_cast<std::size_t>(dim), Pattern::kBF16);
   for (const int rows : {1, 64}) {
     std::vector<std::int32_t> list;
     for (int i = 0; i < rows; ++i) list.push_back(i);
-    const auto* x = b.Random<BFloat16>(static_cast<std::size_t>(rows) * kDim, Pattern::kBF16);
+    const auto* x = b.Random<BFloat16>(Times(rows, dim), Pattern::kBF16);
     auto* logits = b.Raw<float>(static_cast<std::size_t>(rows) * kVocab);
-    b.Report(fmt::format("Head {} rows", rows), static_cast<double>(kVocab) * kDim * 2 + rows * 4.0 * kVocab,
-             2.0 * rows * kVocab * kDim, 1, [&] {
-               b.backend().Head({.dim = kDim,
+    b.Report(fmt::format("Head {} rows", rows), static_cast<double>(kVocab) * dim * 2 + rows * 4.0 * kVocab,
+             2.0 * rows * kVocab * dim, 1, [&] {
+               b.backend().Head({.dim = dim,
                                  .count = rows,
                                  .row_list = list.data(),
                                  .x = x,
@@ -579,8 +620,8 @@ void Layer(Bench& b, const std::vector<int>& row_counts) {
     attention.window = in.window;
     const backend::AttnOutArgs out = projections.Out(attention.out, rows, moe.args.y);
     const backend::RouteArgs route = router.Args(b, step, boundary.x);
-    const double bytes = Projections::kBytes + moe.touched * Experts::kRoutedBytes + Experts::kSharedBytes +
-                         Router::kBytes + 2 * 24 * 16.0 * kDim + AttentionBytes(rows);
+    const double bytes = projections.in_bytes() + projections.out_bytes() + experts.bytes(moe.touched) +
+                         BytesOf({router.gate}) + 2 * 24 * 16.0 * b.shape().dim + AttentionBytes(attention);
     b.Report(
         fmt::format("decode layer, {} rows, {:.1f} experts, without index", rows, moe.touched), bytes, 0, kSets,
         [&] {
@@ -633,7 +674,7 @@ Status RunCudaBench(const CudaBenchOptions& options, const CudaBenchWrite& write
                      backend::MakeCudaBackend({.device = 0, .graphs = false, .linears = form, .experts = form}));
     forms.push_back(std::move(made));
   }
-  Bench bench(std::move(forms), write);
+  Bench bench(std::move(forms), options.shape, write);
   std::vector<int> rows = options.rows;
   if (options.prefill > 0) rows.push_back(options.prefill);
   bench.MeasureBandwidth();

@@ -33,56 +33,13 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// V4.1-Flash (spec/v41.md 1.1) cut down to so many layers: the first sees windows alone, the others up to the middle
-// share compressed history of ratio 2, the rest history of ratio 1; every fourth of those chooses entries anew.
-model::Config SliceOfV41(int layers) {
-  model::Config config;
-  config.vocab_size = 129280;
-  config.dim = 5120;
-  config.moe_inter_dim = 2304;
-  config.n_layers = layers;
-  config.n_heads = 64;
-  config.n_routed_experts = 384;
-  config.n_shared_experts = 1;
-  config.n_activated_experts = 6;
-  config.route_scale = 1.5;
-  config.swiglu_limit = 10;
-  config.q_lora_rank = 1280;
-  config.head_dim = 512;
-  config.rope_head_dim = 64;
-  config.norm_eps = 1e-20;
-  config.o_groups = 8;
-  config.o_lora_rank = 1024;
-  config.window_size = 128;
-  config.candidate_source_layer = layers / 2;
-  config.candidate_topk_blocks = 2048;
-  config.candidate_block_size = 8;
-  config.rope_theta = 10000;
-  config.compress_rope_theta = 160000;
-  config.original_seq_len = 65536;
-  config.rope_factor = 16;
-  config.index_n_heads = 32;
-  config.index_head_dim = 128;
-  config.index_topk = 512;
-  config.hc_mult = 4;
-  config.hc_sinkhorn_iters = 20;
-  config.hc_eps = 1e-6;
-  config.max_seq_len = 1 << 20;
-  config.compress_ratios.push_back(0);
-  config.kv_source_layers = {1, layers / 2};
-  config.index_source_layers = {1};
-  for (int layer = 1; layer < layers; ++layer) config.compress_ratios.push_back(layer < layers / 2 ? 2 : 1);
-  for (int layer = layers / 2; layer < layers; layer += 4) config.index_source_layers.push_back(layer);
-  return config;
-}
-
-// Bytes of weights that a step of `rows` rows with evenly chosen experts has to read.
+// Bytes of weights that a step of `rows` rows with evenly chosen experts has to read, but the few rows of tables.
 double WeightBytes(const model::Config& config, int rows) {
   const double chosen = 1.0 - std::pow(1.0 - static_cast<double>(config.n_activated_experts) / config.n_routed_experts,
                                        static_cast<double>(rows));
   double bytes = 0;
   for (const model::ImpliedTensor& tensor : model::ImpliedTensors(config)) {
-    if (tensor.part == model::Part::kEmbedding) continue;
+    if (tensor.part == model::Part::kEmbedding || tensor.part == model::Part::kEngramTables) continue;
     const auto all = static_cast<double>(TensorView{tensor.dtype, tensor.shape, nullptr}.bytes());
     bytes += tensor.part == model::Part::kRoutedExperts ? all * chosen : all;
   }
@@ -92,9 +49,7 @@ double WeightBytes(const model::Config& config, int rows) {
 class Slice {
  public:
   static Result<Slice> Create(const SliceOptions& options) {
-    Slice slice;
-    slice.options_ = options;
-    slice.config_ = SliceOfV41(options.layers);
+    Slice slice(options);
     ASSIGN_OR_RETURN(slice.backend_, backend::MakeCudaBackend({}));
     const int sequences = *std::ranges::max_element(options.rows);
     const model::ModelOptions model{.rows_max = std::max(options.context, sequences),
@@ -102,7 +57,10 @@ class Slice {
                                     .logit_rows_max = sequences,
                                     .seq_len_max = options.context + 2 * kSteps};
     const model::Checkpoint weights = model::RandomCheckpoint(slice.config_, 1);
-    ASSIGN_OR_RETURN(slice.model_, model::Model::Create(weights, {}, *slice.backend_, model));
+    std::vector<std::int32_t> ids;  // of tokens, for Engram
+    for (int token = 0; slice.config_.engram.n_heads > 0 && token < slice.config_.vocab_size; ++token)
+      ids.push_back(static_cast<std::int32_t>(token % slice.config_.engram.compressed_vocab_size));
+    ASSIGN_OR_RETURN(slice.model_, model::Model::Create(weights, ids, *slice.backend_, model));
     slice.blocks_each_ = static_cast<int>(model.seq_len_max / backend::kBlockTokens) + 1;
     ASSIGN_OR_RETURN(model::StateStorage state, model::StateStorage::Create(*slice.backend_, slice.config_,
                                                                             slice.blocks_each_ * sequences, sequences));
@@ -155,6 +113,9 @@ class Slice {
   [[nodiscard]] const model::Config& config() const { return config_; }
 
  private:
+  explicit Slice(const SliceOptions& options)
+      : options_(options), config_(model::SliceOf(options.shape, options.layers)) {}
+
   // `steps` steps, `rows` rows of each sequence from `start` on, then one wait.
   Result<double> Timed(int sequences, Position start, int rows, int steps) {
     tokens_.resize(static_cast<std::size_t>(sequences));
@@ -197,9 +158,10 @@ Status RunSliceBench(const SliceOptions& options, const CudaBenchWrite& write) {
   ASSIGN_OR_RETURN(Slice slice, Slice::Create(options));
   ASSIGN_OR_RETURN(const double bandwidth, slice.Bandwidth());
   write(
-      fmt::format("a slice of {} layers of V4.1-Flash and its head, random weights, {} tokens before each sequence's "
+      fmt::format("a slice of {} layers of {}'s shape and its head{}, random weights, {} tokens before each sequence's "
                   "row; not the model\n",
-                  options.layers, options.context));
+                  options.layers, options.shape.title,
+                  options.shape.engram_heads > 0 ? ", one layer with Engram and small tables" : "", options.context));
   write(fmt::format("read bandwidth of this run: {:.2f} TB/s; floor: reading the weights that a step needs\n\n",
                     bandwidth / 1e12));
   ASSIGN_OR_RETURN(const double prefill, slice.Prefill());

@@ -65,7 +65,6 @@ using Memory = std::array<std::vector<std::uint32_t>, kKinds>;
 }  // namespace
 
 Checkpoint RandomCheckpoint(const Config& config, std::uint64_t seed) {
-  CHECK(config.engram.layer_ids.empty()) << "Engram tables are not made up";
   const std::vector<ImpliedTensor> list = ImpliedTensors(config);
   const auto bytes_of = [](const ImpliedTensor& tensor) {
     return TensorView{tensor.dtype, tensor.shape, nullptr}.bytes();

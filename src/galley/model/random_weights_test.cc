@@ -16,10 +16,8 @@
 namespace galley::model {
 namespace {
 
-Config NanoWithoutTables() {
-  Config config = Checkpoint::Open(std::filesystem::path(GALLEY_SOURCE_DIR) / "models/nano")->config();
-  config.engram = {};
-  return config;
+Config Nano() {
+  return Checkpoint::Open(std::filesystem::path(GALLEY_SOURCE_DIR) / "models/nano")->config();
 }
 
 std::span<const std::byte> BytesOf(const TensorView& tensor) {
@@ -27,7 +25,7 @@ std::span<const std::byte> BytesOf(const TensorView& tensor) {
 }
 
 TEST(RandomWeights, HasEveryImpliedTensor) {
-  const Config config = NanoWithoutTables();
+  const Config config = Nano();
   const Checkpoint checkpoint = RandomCheckpoint(config, 1);
   EXPECT_TRUE(checkpoint.files().empty());
   for (const ImpliedTensor& implied : ImpliedTensors(config)) {
@@ -39,7 +37,7 @@ TEST(RandomWeights, HasEveryImpliedTensor) {
 }
 
 TEST(RandomWeights, ValuesAreNumbersOfModestSize) {
-  const Config config = NanoWithoutTables();
+  const Config config = Nano();
   const Checkpoint checkpoint = RandomCheckpoint(config, 2);
   for (const ImpliedTensor& implied : ImpliedTensors(config)) {
     const TensorView tensor = checkpoint.Find(implied.name);
@@ -64,7 +62,7 @@ TEST(RandomWeights, ValuesAreNumbersOfModestSize) {
 }
 
 TEST(RandomWeights, FollowTheSeed) {
-  const Config config = NanoWithoutTables();
+  const Config config = Nano();
   const Checkpoint one = RandomCheckpoint(config, 3), same = RandomCheckpoint(config, 3),
                    other = RandomCheckpoint(config, 4);
   int differ = 0;

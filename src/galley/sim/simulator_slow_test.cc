@@ -19,6 +19,15 @@ TEST(SimulatorSlow, ManySeeds) {
   }
 }
 
+// A small pool with many long outputs takes more than sixty thousand steps to empty, which is no fault.
+TEST(SimulatorSlow, ALongQueueDrains) {
+  const SimOptions options{.seed = 32525321901, .steps = 4000, .ranks = 3, .steps_per_world = 1000};
+  const Result<SimReport> report = Simulate(options);
+  ASSERT_TRUE(report);
+  EXPECT_TRUE(report->violations.empty()) << ReplayCommand(options) << "\n" << report->ToString();
+  EXPECT_GT(report->steps, 60'000);
+}
+
 TEST(SimulatorSlow, AHundredThousandStepsWithinThirtySeconds) {
   const auto begin = std::chrono::steady_clock::now();
   const Result<SimReport> report = Simulate({.seed = 1, .steps = 100'000});

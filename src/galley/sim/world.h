@@ -79,6 +79,7 @@ class World {
     // The oldest running sequence and the step that it was last in, and for how many steps that has been so.
     std::pair<sched::OrderKey, sched::StepId> oldest_seen;
     int oldest_idle = 0;
+    std::int64_t last_end = 0;  // step in which a branch ended last
   };
 
   [[nodiscard]] static sched::SchedulerOptions RandomOptions(Dice& dice);

@@ -121,7 +121,8 @@ class Bench {
         backend_, [&] { ReadAll(data, kBytes, out, stream_); }, 10);
     CHECK(us) << us.error().ToString();
     bandwidth_ = static_cast<double>(kBytes) / *us * 1e6;
-    Write(fmt::format("read bandwidth of this run: {:.2f} TB/s; {}\n", bandwidth_ / 1e12, cublas_.description()));
+    Write(fmt::format("shapes of {}, random weights; read bandwidth of this run: {:.2f} TB/s; {}\n", shape_.title,
+                      bandwidth_ / 1e12, cublas_.description()));
     Write("stream and split: forms of products, same bits (docs/cuda.md);\n");
     Write("auto: what runs by itself; rates are of the fastest\n\n");
     Write("| op | stream µs | split µs | auto µs | floor µs | GB/s | of floor | TFLOP/s |\n");
@@ -666,7 +667,11 @@ Status RunCudaBench(const CudaBenchOptions& options, const CudaBenchWrite& write
       return Err(ErrorCode::kInvalidArgument, fmt::format("\"{}\" is no part; parts are {}", name, names), "only");
     }
   }
-  if (options.only == std::vector<std::string>{"placement"}) return RunPlacementBench(write);
+  if (options.only == std::vector<std::string>{"placement"}) {
+    if (options.shape.name != "v41")
+      return Err(ErrorCode::kUnsupported, "placement is measured at the shape v41 only", "shape");
+    return RunPlacementBench(write);
+  }
   std::vector<std::unique_ptr<backend::Backend>> forms;
   using backend::ProductForm;
   for (const ProductForm form : {ProductForm::kStream, ProductForm::kSplit, ProductForm::kAuto}) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "galley/base/check.h"
 #include "galley/base/nearest.h"
 #include "option_effects.h"
 
@@ -37,6 +38,12 @@ std::string KindsText() {
 }
 
 }  // namespace
+
+const model::ModelShape& ShapeOf(const options::Values& values) {
+  const model::ModelShape* shape = model::FindShape(values.String("shape"));
+  CHECK(shape != nullptr) << "the option table allows " << values.String("shape");
+  return *shape;
+}
 
 Result<int> RunBench(Context& context) {
   if (context.arguments.empty()) {

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "command.h"
+#include "galley/model/shapes.h"
 
 namespace galley::app {
 
@@ -17,6 +18,8 @@ struct BenchKind {
 // What is measured on a GPU: single ops, a decode layer, steps over a few layers.
 enum class GpuBench { kKernels, kLayers, kSlice };
 
+// bench.cc: the shape that --shape names.
+const model::ModelShape& ShapeOf(const options::Values& values);
 // bench_layers.cc
 Result<int> RunBenchLayers(Context& context);
 // Errors: kUnsupported in builds without the CUDA backend.

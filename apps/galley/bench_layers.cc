@@ -17,7 +17,6 @@
 #include "galley/backend/cpu/topology.h"
 #include "galley/base/check.h"
 #include "galley/base/math.h"
-#include "galley/model/shapes.h"
 
 namespace galley::app {
 namespace {
@@ -505,14 +504,13 @@ Result<int> RunBenchOnGpu([[maybe_unused]] Context& context, [[maybe_unused]] Gp
 
 Result<int> RunBenchLayers(Context& context) {
   const options::Values& values = context.values;
-  const std::string &shape_name = values.String("shape"), &backend_name = values.String("backend");
+  const std::string& backend_name = values.String("backend");
   if (backend_name == "cuda") return RunBenchOnGpu(context, GpuBench::kLayers);
   if (backend_name != "cpu" && backend_name != "auto") {
     return Err(ErrorCode::kUnsupported, fmt::format("measures the cpu and cuda backends, not {}", backend_name),
                "layers");
   }
-  const ModelShape* shape = model::FindShape(shape_name);
-  CHECK(shape != nullptr) << "the option table allows " << shape_name;
+  const ModelShape& shape = ShapeOf(values);
   const std::vector<std::string> only = values.List("only");
   const auto wanted = [&only](std::string_view part, bool otherwise) {
     return only.empty() ? otherwise : std::find(only.begin(), only.end(), part) != only.end();
@@ -532,9 +530,9 @@ Result<int> RunBenchLayers(Context& context) {
   context.terminal.Write(
       fmt::format("{} layer with history of {} tokens, random weights, {} of {} experts held; {}, {} thread{}, {}; "
                   "medians of rounds\n",
-                  shape->name, kHistory, kExpertsHeld, shape->experts, isa->name, threads, threads == 1 ? "" : "s",
+                  shape.name, kHistory, kExpertsHeld, shape.experts, isa->name, threads, threads == 1 ? "" : "s",
                   processor_time ? "processor time" : "wall time"));
-  Layer layer(cpu, *shape);
+  Layer layer(cpu, shape);
   const auto measure = [&](const std::vector<Op>& ops, int rows, int rounds) {
     Series series(ops.size(), rows == 1);
     for (const Op& op : ops) op.call(0);  // memory of the op grows once

@@ -7,6 +7,8 @@
 #include "app_fixture.h"
 #include "bench_load.h"
 #include "bench_workload.h"
+#include "galley/base/option_table.h"
+#include "galley/model/shapes.h"
 #include "galley/protocol/json.h"
 
 namespace galley::app {
@@ -213,6 +215,14 @@ TEST(BenchThroughput, RefusesWhatCannotBe) {
   EXPECT_THAT(Bench({"throughput", "--shared-prefix", "0.5", "--shared-tokens", "5"}).err, HasSubstr("given twice"));
   EXPECT_EQ(Bench({"throughput", "--prompt-len", "many"}).exit_code, 2);
   EXPECT_THAT(Bench({"throughput", "--prompt-len", "9000"}).err, HasSubstr("8192"));  // more than nano holds
+}
+
+// A shape that the option offers is in the table, and so few layers as it takes make a slice.
+TEST(Bench, ShapesAndLayersOfTheOptions) {
+  std::vector<std::string_view> names;
+  for (const model::ModelShape& shape : model::kModelShapes) names.push_back(shape.name);
+  EXPECT_EQ(options::Words(options::Find(options::AllOptions(), "shape")->choices), names);
+  EXPECT_GE(options::Find(options::AllOptions(), "layers")->ints.low, model::kSliceLayersMin);
 }
 
 // What another kind measures with is refused before anything is measured.

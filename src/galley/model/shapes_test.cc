@@ -5,7 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "galley/backend/ref/ref_backend.h"

@@ -164,7 +164,8 @@ class Bench {
   std::vector<backend::Buffer> buffers_;
 };
 
-std::size_t Times(int rows, std::int64_t each) {
+// Elements of `rows` rows.
+std::size_t CountOf(int rows, std::int64_t each) {
   return static_cast<std::size_t>(rows * each);
 }
 double BytesOf(std::initializer_list<Weight> weights) {
@@ -190,7 +191,7 @@ struct Projections {
 
   [[nodiscard]] backend::AttnInArgs In(Bench& b, const backend::StepView& step) const {
     return {.step = step,
-            .x = b.Random<BFloat16>(Times(step.rows, shape.dim), Pattern::kBF16),
+            .x = b.Random<BFloat16>(CountOf(step.rows, shape.dim), Pattern::kBF16),
             .wq_a = wq_a,
             .wq_b = wq_b,
             .wkv = wkv,
@@ -200,9 +201,9 @@ struct Projections {
             .head_dim = shape.head_dim,
             .eps = 1e-20f,
             .rope = b.Rope(),
-            .qr = b.Raw<BFloat16>(Times(step.rows, shape.q_rank)),
-            .q = b.Raw<BFloat16>(Times(step.rows, shape.heads * shape.head_dim)),
-            .window = b.Raw<std::uint8_t>(Times(step.rows, WindowBytes(shape)))};
+            .qr = b.Raw<BFloat16>(CountOf(step.rows, shape.q_rank)),
+            .q = b.Raw<BFloat16>(CountOf(step.rows, shape.heads * shape.head_dim)),
+            .window = b.Raw<std::uint8_t>(CountOf(step.rows, WindowBytes(shape)))};
   }
   [[nodiscard]] backend::AttnOutArgs Out(const BFloat16* o, int rows, BFloat16* y) const {
     return {.rows = rows, .groups = shape.o_groups, .o = o, .wo_a = wo_a, .wo_b = wo_b, .y = y};
@@ -228,7 +229,7 @@ void Dense(Bench& b, const std::vector<int>& row_counts) {
   const Projections projections(b);
   for (const int rows : row_counts) {
     const backend::AttnInArgs in = projections.In(b, StepOf(b, rows));
-    auto* y = b.Raw<BFloat16>(Times(rows, b.shape().dim));
+    auto* y = b.Raw<BFloat16>(CountOf(rows, b.shape().dim));
     const double flop = 2.0 * rows * projections.values();
     const int replays = rows > 256 ? 3 : 20;
     b.Report(
@@ -245,7 +246,7 @@ void Dense(Bench& b, const std::vector<int>& row_counts) {
           2.0 * rows * static_cast<double>(w.rows * w.cols), 1,
           [&] { b.backend().Linear({.rows = rows, .weight = w, .x = in.q, .out = in.q}); }, replays);
     };
-    const auto* o = b.Random<BFloat16>(Times(rows, projections.wq_b.rows), Pattern::kBF16);
+    const auto* o = b.Random<BFloat16>(CountOf(rows, projections.wq_b.rows), Pattern::kBF16);
     b.Report(
         fmt::format("AttnIn, {} rows", rows), projections.in_bytes(), 0, 1, [&] { b.backend().AttnIn(in); }, replays);
     b.Report(
@@ -301,14 +302,14 @@ struct MoeCalls {
   MoeCalls(Bench& b, const Experts& experts, int rows, bool zipf, int sets, std::mt19937_64& random) {
     const ModelShape& s = b.shape();
     args = {.rows = rows,
-            .x = b.Random<BFloat16>(Times(rows, s.dim), Pattern::kBF16),
-            .weights = b.Place(std::vector<float>(Times(rows, s.topk), 0.25f)),
+            .x = b.Random<BFloat16>(CountOf(rows, s.dim), Pattern::kBF16),
+            .weights = b.Place(std::vector<float>(CountOf(rows, s.topk), 0.25f)),
             .topk = s.topk,
             .expert_count = s.experts,
             .routed = experts.routed.data(),
             .shared = experts.shared,
             .swiglu_limit = 10,
-            .y = b.Random<BFloat16>(Times(rows, s.dim), Pattern::kBF16)};
+            .y = b.Random<BFloat16>(CountOf(rows, s.dim), Pattern::kBF16)};
     for (int set = 0; set < sets; ++set) {
       std::vector<std::int32_t> choices = Choices(s, rows, zipf, random);
       chosen.push_back(b.Place(choices));
@@ -332,7 +333,7 @@ struct Router {
         bias(b.Random<float>(static_cast<std::size_t>(b.shape().experts), Pattern::kFloat)) {}
 
   [[nodiscard]] backend::RouteArgs Args(Bench& b, const backend::StepView& step, const BFloat16* x) const {
-    const std::size_t choices = Times(step.rows, b.shape().topk);
+    const std::size_t choices = CountOf(step.rows, b.shape().topk);
     return {.step = step,
             .x = x,
             .gate = gate,
@@ -366,7 +367,7 @@ void Moe(Bench& b, const std::vector<int>& row_counts) {
     }
   }
   for (const int rows : row_counts) {
-    const auto* x = b.Random<BFloat16>(Times(rows, b.shape().dim), Pattern::kBF16);
+    const auto* x = b.Random<BFloat16>(CountOf(rows, b.shape().dim), Pattern::kBF16);
     const backend::RouteArgs args = router.Args(b, StepOf(b, rows), x);
     const Weight& gate = router.gate;
     b.Report(fmt::format("Route {} rows", rows), BytesOf({gate}),
@@ -379,7 +380,7 @@ backend::AttentionArgs AttentionOf(Bench& b, const backend::StepView& step) {
   const ModelShape& s = b.shape();
   const bool prefill = step.rows > 256;
   backend::HistorySlab slab{.ratio = 1, .latent_dim = s.head_dim, .index_dim = 128};
-  slab.base = b.Random<std::byte>(Times(prefill ? 1 : step.rows, 64) * slab.block_bytes(), Pattern::kE4M3);
+  slab.base = b.Random<std::byte>(CountOf(prefill ? 1 : step.rows, 64) * slab.block_bytes(), Pattern::kE4M3);
   std::vector<std::int32_t> list;
   const int listed = s.index_topk;
   for (int r = 0; r < step.rows; ++r) {
@@ -388,12 +389,12 @@ backend::AttentionArgs AttentionOf(Bench& b, const backend::StepView& step) {
   }
   const int record = WindowBytes(s), places = kWindow + 5;
   return {.step = step,
-          .q = b.Random<BFloat16>(Times(step.rows, s.heads * s.head_dim), Pattern::kBF16),
-          .window = b.Random<std::uint8_t>(Times(step.rows, record), Pattern::kE4M3),
-          .ring = {.base = b.Random<std::byte>(Times(step.rows, places * record), Pattern::kE4M3),
-                   .slot_bytes = Times(places, record),
+          .q = b.Random<BFloat16>(CountOf(step.rows, s.heads * s.head_dim), Pattern::kBF16),
+          .window = b.Random<std::uint8_t>(CountOf(step.rows, record), Pattern::kE4M3),
+          .ring = {.base = b.Random<std::byte>(CountOf(step.rows, places * record), Pattern::kE4M3),
+                   .slot_bytes = CountOf(places, record),
                    .rows = places,
-                   .row_bytes = Times(1, record)},
+                   .row_bytes = static_cast<std::size_t>(record)},
           .window_size = kWindow,
           .window_places = kWindow,
           .heads = s.heads,
@@ -403,7 +404,7 @@ backend::AttentionArgs AttentionOf(Bench& b, const backend::StepView& step) {
           .list = b.Place(list),
           .topk = listed,
           .slab = slab,
-          .out = b.Raw<BFloat16>(Times(step.rows, s.heads * s.head_dim))};
+          .out = b.Raw<BFloat16>(CountOf(step.rows, s.heads * s.head_dim))};
 }
 
 // Keys, queries and the result.
@@ -429,11 +430,11 @@ void Index(Bench& b) {
   const ModelShape& s = b.shape();
   const Weight wq_b = b.Matrix(kFp8, std::int64_t{s.index_heads} * 128, s.q_rank);
   const Weight proj = b.Matrix(WeightFormat::kBF16, s.index_heads, s.dim);
-  const auto* x = b.Random<BFloat16>(Times(kRows, s.dim), Pattern::kBF16);
-  const auto* qr = b.Random<BFloat16>(Times(kRows, s.q_rank), Pattern::kBF16);
+  const auto* x = b.Random<BFloat16>(CountOf(kRows, s.dim), Pattern::kBF16);
+  const auto* qr = b.Random<BFloat16>(CountOf(kRows, s.q_rank), Pattern::kBF16);
   const backend::StepView step = b.Step(kRows, kPosition, kRows);
   auto* candidates = b.Raw<std::int32_t>(kRows * 2048);
-  auto* list = b.Raw<std::int32_t>(Times(kRows, s.index_topk));
+  auto* list = b.Raw<std::int32_t>(CountOf(kRows, s.index_topk));
   const backend::Rope rope = b.Rope();
   for (const int ratio : {1, 2}) {
     backend::HistorySlab slab{.ratio = ratio, .latent_dim = s.head_dim, .index_dim = 128};
@@ -508,7 +509,7 @@ void Head(Bench& b) {
   for (const int rows : {1, 64}) {
     std::vector<std::int32_t> list;
     for (int i = 0; i < rows; ++i) list.push_back(i);
-    const auto* x = b.Random<BFloat16>(Times(rows, dim), Pattern::kBF16);
+    const auto* x = b.Random<BFloat16>(CountOf(rows, dim), Pattern::kBF16);
     auto* logits = b.Raw<float>(static_cast<std::size_t>(rows) * kVocab);
     b.Report(fmt::format("Head {} rows", rows), static_cast<double>(kVocab) * dim * 2 + rows * 4.0 * kVocab,
              2.0 * rows * kVocab * dim, 1, [&] {
@@ -669,7 +670,8 @@ Status RunCudaBench(const CudaBenchOptions& options, const CudaBenchWrite& write
   }
   if (options.only == std::vector<std::string>{"placement"}) {
     if (options.shape.name != "v41")
-      return Err(ErrorCode::kUnsupported, "placement is measured at the shape v41 only", "shape");
+      return Err(ErrorCode::kUnsupported, "placement is measured at the shape v41 only; leave this option out",
+                 "shape");
     return RunPlacementBench(write);
   }
   std::vector<std::unique_ptr<backend::Backend>> forms;

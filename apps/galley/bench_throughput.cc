@@ -383,8 +383,7 @@ std::string ReportJson(const Settings& settings, const engine::Compute& compute,
                                   {"shared_tokens", workload.shared_tokens},
                                   {"prefix_groups", workload.groups},
                                   {"points", std::move(list)}});
-  if (!compute.isa.empty()) report.Set("isa", compute.isa);
-  if (compute.threads > 0) report.Set("threads", compute.threads);
+  AddCompute(report, compute);
   return protocol::DumpJson(report) + "\n";
 }
 

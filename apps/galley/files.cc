@@ -216,6 +216,11 @@ engine::DeviceOptions ReadDevice(const Context& context) {
           .check_weight_cache = values.Has("weights-digest")};
 }
 
+void AddCompute(protocol::Json& report, const engine::Compute& compute) {
+  if (!compute.isa.empty()) report.Set("isa", compute.isa);
+  if (compute.threads > 0) report.Set("threads", compute.threads);
+}
+
 Result<engine::SpeculationOptions> ReadSpeculation(const options::Values& values) {
   engine::SpeculationOptions speculation;
   const std::optional<engine::SpeculationMode> mode = engine::SpeculationModeFor(values.String("speculation"));

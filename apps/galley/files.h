@@ -14,6 +14,10 @@
 #include "galley/engine/device_options.h"
 #include "galley/engine/speculation.h"
 
+namespace galley::protocol {
+class Json;
+}  // namespace galley::protocol
+
 namespace galley::app {
 
 inline constexpr std::size_t kConfigBytesMax = std::size_t{2} << 20;
@@ -49,6 +53,9 @@ inline constexpr std::size_t kPromptBytesMax = std::size_t{64} << 20;
 
 // --backend, --isa, --threads, --cuda-graphs, --experts, --expert-memory, --expert-cache, --engram and --weight-cache.
 [[nodiscard]] engine::DeviceOptions ReadDevice(const Context& context);
+
+// What computes, into a report: "isa" and "threads" where the backend has them, behind the members it has.
+void AddCompute(protocol::Json& report, const engine::Compute& compute);
 
 // --speculation, --draft-tokens and, where the command has it, --fixed-acceptance.
 [[nodiscard]] Result<engine::SpeculationOptions> ReadSpeculation(const options::Values& values);

@@ -134,8 +134,7 @@ std::function<void(std::string)> LogTo(int descriptor) {
 std::string InfoJson(const engine::Engine& engine, const options::Values& values) {
   const auto memory = protocol::ParseJson(engine::ToJson(engine.memory_plan(), engine.memory_limit()));
   Json info = Json::MakeObject({{"backend", engine.compute().backend}});
-  if (!engine.compute().isa.empty()) info.Set("isa", engine.compute().isa);
-  if (engine.compute().threads > 0) info.Set("threads", engine.compute().threads);
+  AddCompute(info, engine.compute());
   info.Set("max_seqs", values.Int("max-seqs")).Set("step_rows", values.Int("step-rows"));
   info.Set("block_tokens", engine.stats().block_tokens).Set("blocks", engine.stats().blocks_total);
   return DumpJson(info.Set("memory", memory ? *memory : Json()));

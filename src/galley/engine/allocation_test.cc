@@ -16,7 +16,9 @@
 #include <variant>
 #include <vector>
 
+#include "galley/backend/cpu/cpu_backend.h"
 #include "galley/backend/decorator.h"
+#include "galley/backend/memory_formats.h"
 #include "galley/engine/engine_for_test.h"
 
 namespace {
@@ -217,6 +219,40 @@ TEST_P(StepPath, PromptChunksAllocateNothingAfterWarmUp) {
   ASSERT_GE(meter.ticks, meter.last);
   EXPECT_EQ(CountsHost() ? meter.host : 0, 0);
   EXPECT_EQ(meter.device, 0);
+}
+
+// Of an op of the cpu backend whose angles are kept from step to step: no step is larger than the first, and each has
+// other positions.
+TEST(CpuOps, StepsNoLargerThanTheFirstAllocateNothing) {
+  constexpr int kRows = 24, kDim = 64, kRope = 32;
+  backend::cpu::CpuBackend cpu({.threads = 1, .processors = {}}, *backend::cpu::FindIsa("generic").value());
+  std::vector<BFloat16> matrix(kDim * kDim), x(kRows * kDim), qr(kRows * kDim), q(kRows * kDim);
+  std::vector<float> frequencies(kRope / 2, 0.5f);
+  std::vector<std::uint8_t> window(kRows * backend::WindowRecordBytes(kDim));
+  std::vector<std::int32_t> positions(kRows);
+  const backend::Weight weight{
+      .format = backend::WeightFormat::kBF16, .rows = kDim, .cols = kDim, .data = matrix.data()};
+  const auto run = [&](int rows, int start) {
+    for (int i = 0; i < rows; ++i) positions[static_cast<std::size_t>(i)] = start + i;
+    cpu.AttnIn({.step = {.rows = rows, .positions = positions.data()},
+                .x = x.data(),
+                .wq_a = weight,
+                .wq_b = weight,
+                .wkv = weight,
+                .q_norm = matrix.data(),
+                .kv_norm = matrix.data(),
+                .heads = 1,
+                .head_dim = kDim,
+                .eps = 1e-6f,
+                .rope = {.frequencies = frequencies.data(), .dims = kRope},
+                .qr = qr.data(),
+                .q = q.data(),
+                .window = window.data()});
+  };
+  run(kRows, 0);
+  const std::int64_t before = allocations.load();
+  for (int step = 1; step <= 12; ++step) run(step % 2 == 0 ? kRows : step, 100 * step);
+  EXPECT_EQ(allocations.load() - before, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, StepPath,

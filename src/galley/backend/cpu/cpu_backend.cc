@@ -202,10 +202,16 @@ const float* CpuBackend::RopeValues(const Rope& rope, const StepView& step) {
         std::equal(positions.begin(), positions.end(), table.positions.begin(), table.positions.end()))
       return table.values.data();
   }
+  const auto dims = static_cast<std::size_t>(rope.dims);
+  // Which table a step takes depends on those before, so the largest step makes room in all of them.
+  for (RopeTable& each : ropes_) {
+    each.frequencies.reserve(frequencies.size());
+    each.positions.reserve(positions.size());
+    each.values.reserve(positions.size() * dims);
+  }
   RopeTable& table = ropes_[next_rope_++ % ropes_.size()];
   table.frequencies.assign(frequencies.begin(), frequencies.end());
   table.positions.assign(positions.begin(), positions.end());
-  const auto dims = static_cast<std::size_t>(rope.dims);
   table.values.resize(positions.size() * dims);
   team_.Run(step.rows, 100.0 * step.rows * rope.dims, [&](std::int64_t t, int) {
     float* values = table.values.data() + static_cast<std::size_t>(t) * dims;

@@ -23,11 +23,14 @@ using galley::protocol::ThinkingStage;
 
 constexpr std::string_view kMarker = "｜DSML｜";
 
-// Whether taking something out of `text` could leave a marker: half of one, or `<` before a thinking tag. Such a marker
-// is shown, as plain text.
+// Whether taking something out of `text` could leave a marker: half of one, two that share a bar, or `<` before a
+// thinking tag. Such a marker is shown, as plain text.
 bool MayJoin(std::string_view text) {
   std::size_t markers = 0, ds = 0;
-  for (std::size_t at = text.find(kMarker); at != std::string_view::npos; at = text.find(kMarker, at + 1)) ++markers;
+  for (std::size_t at = text.find(kMarker); at != std::string_view::npos;
+       at = text.find(kMarker, at + kMarker.size())) {
+    ++markers;
+  }
   for (const char c : text) ds += c == 'D' ? 1 : 0;
   return ds != markers || text.find("think>") != std::string_view::npos;
 }

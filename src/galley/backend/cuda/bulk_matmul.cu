@@ -120,14 +120,16 @@ void ChooseTile(const ProductArgs& args, cudaStream_t stream) {
 
 }  // namespace
 
-bool TakesBulkProduct(const Weight& weight, std::int64_t group_rows) {
-  if (weight.format == kBf16) return group_rows == 0 && IsTiled<kBf16>(weight.rows, weight.cols);
+bool TakesBulkProduct(const Weight& weight, int rows, std::int64_t group_rows) {
+  if (weight.format == kBf16) {
+    return group_rows == 0 && IsTiled<kBf16>(weight.rows, weight.cols) && WholeTiles(weight, rows) >= kWholeTilesMin;
+  }
   return weight.format == kFp8 && weight.rows % kTileRows == 0 && weight.cols % kBlockK<kFp8> == 0 &&
          weight.cols <= 65536 && group_rows % kTileRows == 0;
 }
 
 void BulkProduct(const ProductArgs& args, cudaStream_t stream) {
-  if (args.weight.format == kBf16) return ChooseTile<kBf16>(args, stream);  // always enough tiles
+  if (args.weight.format == kBf16) return ChooseTile<kBf16>(args, stream);
   args.split ? BulkSplitProduct(args, stream) : ChooseTile<kFp8>(args, stream);
 }
 

@@ -20,7 +20,7 @@ CudaBackend::Input CudaBackend::Planned(const Weight& weight, int rows, std::int
   // x as it is and few rows: the narrow kernel, which needs no other block of threads for its sums.
   const bool narrow = codes && !quantize && rows <= kNarrowRowsMax && options_.linears == ProductForm::kAuto;
   if (narrow) return {nullptr, RowOrder::kNatural};
-  if (products && cuda::TakesBulkProduct(weight, group_rows)) {
+  if (products && cuda::TakesBulkProduct(weight, rows, group_rows)) {
     return {nullptr, RowOrder::kPacked, split, cuda::BulkTileRows(weight, rows, split)};
   }
   if (split || (products && cuda::UsesWideProduct(weight, rows, group_rows))) return {nullptr, RowOrder::kSlots, split};
@@ -139,8 +139,8 @@ void CudaBackend::AttnIn(const AttnInArgs& args) {
 void CudaBackend::MultiplyInputs(const AttnInArgs& args, BFloat16* low, BFloat16* kv) {
   const int rows = args.step.rows;
   Weight both = args.wq_a;
-  const bool together = TakesWarpgroups() && cuda::TakesBulkProduct(args.wq_a, 0) &&
-                        cuda::TakesBulkProduct(args.wkv, 0) && args.wq_a.format == args.wkv.format;
+  const bool together = TakesWarpgroups() && cuda::TakesBulkProduct(args.wq_a, rows, 0) &&
+                        cuda::TakesBulkProduct(args.wkv, rows, 0) && args.wq_a.format == args.wkv.format;
   if (together) both.rows += args.wkv.rows;
   const Input x = Prepared(both, args.x, rows, both.cols);
   if (x.x == nullptr) return;

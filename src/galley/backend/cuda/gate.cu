@@ -78,20 +78,30 @@ __device__ __forceinline__ void ChooseExperts(const RouteArgs& args, const float
   __syncthreads();
 }
 
-// Where a lane finds 8 values of a block of K, of the rows that are operands with 16 rows and with 8.
+// Where a lane finds 8 values of a block of K, of 8 rows of the gate or of x.
 struct Lane {
-  const BFloat16* row;  // of row l / 4
+  const uint4* piece;  // of row l / 4, first block
+  int step;            // pieces from block to block
   bool there;
 
-  __device__ __forceinline__ Lane(const BFloat16* matrix, int first, int rows, int cols, int begin)
-      : row(matrix + static_cast<std::int64_t>(first + Row()) * cols + begin * kK + Column()),
-        there(first + Row() < rows) {}
+  __device__ __forceinline__ static Lane OfRows(const BFloat16* matrix, int first, int rows, int cols, int begin) {
+    const BFloat16* row = matrix + static_cast<std::int64_t>(first + Row()) * cols + begin * kK + Column();
+    return {reinterpret_cast<const uint4*>(row), kK * 2 / 16, first + Row() < rows};
+  }
+  // Rows `first` on, a multiple of 8, of the gate, which may be tiled.
+  __device__ __forceinline__ static Lane OfGate(const Weight& gate, int first, int begin) {
+    const int rows = static_cast<int>(gate.rows), cols = static_cast<int>(gate.cols);
+    const LaneWeights at =
+        FindLaneWeights<WeightFormat::kBF16>(static_cast<const std::uint8_t*>(gate.data), first / 16 * 16, rows, cols);
+    const std::uint8_t* from = at.from + (first % 16 != 0 ? at.half : 0) + std::int64_t{begin} * at.step;
+    return {reinterpret_cast<const uint4*>(from), at.step / 16, first + Row() < rows};
+  }
   __device__ __forceinline__ static int Row() { return static_cast<int>(threadIdx.x) % 32 / 4; }
   __device__ __forceinline__ static int Column() { return static_cast<int>(threadIdx.x) % 4 * 8; }
   // `values`: how many of K there are from the warp's part on.
   __device__ __forceinline__ uint4 Read(int block, int values) const {
     const bool inside = there && block * kK + Column() < values;
-    return inside ? __ldcg(reinterpret_cast<const uint4*>(row + block * kK)) : uint4{};
+    return inside ? __ldcg(piece + block * step) : uint4{};
   }
 };
 
@@ -107,9 +117,10 @@ __global__ void __launch_bounds__(kThreads, 1) GateKernel(RouteArgs args, Scratc
   const int expert0 = static_cast<int>(blockIdx.x) * kExperts, row0 = static_cast<int>(blockIdx.y) * kRows;
   const int all = (cols + kK - 1) / kK, begin = warp < splits ? SplitBegin(all, splits, warp) : 0;
   const int blocks = warp < splits ? SplitBegin(all, splits, warp + 1) - begin : 0, values = cols - begin * kK;
-  const auto* gate = static_cast<const BFloat16*>(args.gate.data);
-  const Lane gate_low(gate, expert0, experts, cols, begin), gate_high(gate, expert0 + 8, experts, cols, begin);
-  const Lane x_low(args.x, row0, args.step.rows, cols, begin), x_high(args.x, row0 + 8, args.step.rows, cols, begin);
+  const Lane gate_low = Lane::OfGate(args.gate, expert0, begin),
+             gate_high = Lane::OfGate(args.gate, expert0 + 8, begin);
+  const Lane x_low = Lane::OfRows(args.x, row0, args.step.rows, cols, begin),
+             x_high = Lane::OfRows(args.x, row0 + 8, args.step.rows, cols, begin);
   float acc[kColumns][4] = {};
   bool waits = true;
   // All of a turn is under way before any of it is used, because loads that are still to come would be waited for too.

@@ -65,7 +65,7 @@ inline constexpr int kSplitRowsMax = 256;
 // and FP8 weights: parts of K are blocks of threads. bulk_matmul.cu otherwise.
 void BulkProduct(const ProductArgs& args, cudaStream_t stream);
 void BulkSplitProduct(const ProductArgs& args, cudaStream_t stream);
-[[nodiscard]] bool TakesBulkProduct(const Weight& weight, std::int64_t group_rows);
+[[nodiscard]] bool TakesBulkProduct(const Weight& weight, int rows, std::int64_t group_rows);
 // Whether the split form takes x unpacked: few rows, whose part then lies beside the stages.
 [[nodiscard]] bool TakesUnpacked(const Weight& weight, int rows);
 // Rows of x in a tile: at least a warpgroup product's columns, and as many as registers take where there are many rows,
@@ -90,10 +90,13 @@ inline constexpr int kWideTileRowsMin = 1024;
 // few.
 inline constexpr int kSplitAlwaysRows = 16;
 inline constexpr std::int64_t kSplitBFloat16RowsMin = 1024, kPlainTilesMin = 128, kWholeTilesMin = 80;
+[[nodiscard]] constexpr std::int64_t WholeTiles(const Weight& weight, int rows) {
+  return (weight.rows + 127) / 128 * ((rows + 127) / 128);
+}
 [[nodiscard]] constexpr bool SplitPays(const Weight& weight, int rows) {
   const std::int64_t tiles = (weight.rows + 127) / 128;
   if (weight.format == WeightFormat::kFp8Block32) {
-    return rows <= kSplitAlwaysRows || tiles * ((rows + 127) / 128) < kWholeTilesMin;
+    return rows <= kSplitAlwaysRows || WholeTiles(weight, rows) < kWholeTilesMin;
   }
   if (weight.format == WeightFormat::kBF16 && weight.rows < kSplitBFloat16RowsMin) return false;
   return rows <= kSplitAlwaysRows || tiles < kPlainTilesMin;

@@ -30,14 +30,12 @@ __host__ __device__ constexpr std::int64_t RowBytes(std::int64_t cols) {
 // uses of rows l / 4 and then l / 4 + 8 at 16 l and 512 + 16 l. Behind a tile come those of the next rows, up to a
 // panel of kPanelRows rows where these divide the matrix, then those of the next block of K. Others keep the
 // checkpoint's rows. Scales of MXFP4 matrices lie likewise, 64 bytes a tile, lane l's two at 2 l; none is too large for
-// a bf16's exponent. Of bf16 matrices only the largest, the head, are tiled: the time of the others is not that of
-// their bytes, and some are tables too.
-inline constexpr std::int64_t kTiledBFloat16Rows = 32768, kTiledBFloat16Cols = 1024;
+// a bf16's exponent. Of bf16 matrices those of wide rows are tiled, head, gates and compressors: narrow ones are small,
+// and some are tables too.
+inline constexpr std::int64_t kTiledBFloat16Cols = 2048;
 template <WeightFormat F>
 __host__ __device__ constexpr bool IsTiled(std::int64_t rows, std::int64_t cols) {
-  if (F == WeightFormat::kBF16 && (rows < kTiledBFloat16Rows || rows % 128 != 0 || cols < kTiledBFloat16Cols)) {
-    return false;
-  }
+  if (F == WeightFormat::kBF16 && (rows % 128 != 0 || cols < kTiledBFloat16Cols)) return false;
   return rows % 16 == 0 && cols % kBlockK<F> == 0;
 }
 inline constexpr int kPanelRows = 64, kTileBytesPerScale = 16;

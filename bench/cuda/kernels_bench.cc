@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "collectives_bench.h"
 #include "cublas_lt.h"
 #include "fill.h"
 #include "galley/backend/cuda/cuda_backend.h"
@@ -694,11 +695,11 @@ constexpr Part kParts[] = {
 }  // namespace
 
 Status RunCudaBench(const CudaBenchOptions& options, const CudaBenchWrite& write) {
-  std::string names = "placement (alone)";
+  std::string names = "placement, collectives (each alone)";
   for (const Part& part : kParts) names += fmt::format(", {}", part.name);
   for (const std::string& name : options.only) {
-    const bool placement = name == "placement" && options.only.size() == 1;
-    if (!placement && std::ranges::find(kParts, name, &Part::name) == std::end(kParts)) {
+    const bool alone = options.only.size() == 1 && (name == "placement" || name == "collectives");
+    if (!alone && std::ranges::find(kParts, name, &Part::name) == std::end(kParts)) {
       return Err(ErrorCode::kInvalidArgument, fmt::format("\"{}\" is no part; parts are {}", name, names), "only");
     }
   }
@@ -708,6 +709,7 @@ Status RunCudaBench(const CudaBenchOptions& options, const CudaBenchWrite& write
                  "shape");
     return RunPlacementBench(write);
   }
+  if (options.only == std::vector<std::string>{"collectives"}) return RunCollectivesBench(write);
   std::vector<std::unique_ptr<backend::Backend>> forms;
   using backend::ProductForm;
   for (const ProductForm form : {ProductForm::kStream, ProductForm::kSplit, ProductForm::kAuto}) {

@@ -27,12 +27,9 @@ struct FewTokens {
 };
 static_assert(sizeof(FewTokens) <= sizeof(DrawBins) && kFew <= kDrawThreads);
 
-// The places of all tokens that are numbers, and of those above minus infinity, begin here.
+// The places of all tokens that are numbers begin here.
 __device__ __forceinline__ std::uint64_t FirstNumber(int vocab) {
   return PlaceOf(-INFINITY, vocab - 1);
-}
-__device__ __forceinline__ std::uint64_t FirstLikely() {
-  return PlaceOf(-INFINITY, -1);
 }
 
 // The smallest place of a token that min-p keeps. Each warp by itself: a search in 32 parts over the order of logits.

@@ -92,6 +92,28 @@ TEST(RowCounts, AttnOut) {
   ExpectPrefixes(rig, 1);
 }
 
+TEST(RowCounts, Route) {
+  const auto cuda = Make();
+  OpRig rig(*cuda, 6);
+  constexpr int kExperts = 384, kDim = 7168, kTopk = 6;
+  const auto gate = rig.Matrix(WeightFormat::kBF16, kExperts, kDim);
+  const auto* x = rig.Normals(std::size_t{kRowsMax} * kDim);
+  const auto* bias = rig.Floats(kExperts, 0.1f);
+  for (const int rows : kRowCounts) {
+    const auto t = static_cast<std::size_t>(rows);
+    cuda->Route({.step = StepOf(rig, rows),
+                 .x = x,
+                 .gate = gate,
+                 .bias = bias,
+                 .topk = kTopk,
+                 .temperature = 1,
+                 .scale = 1.5f,
+                 .experts = rig.Out<std::int32_t>("experts", t, kTopk, Check::kExact),
+                 .weights = rig.Out<float>("weights", t, kTopk, Check::kExact)});
+  }
+  ExpectPrefixes(rig, 2);
+}
+
 TEST(RowCounts, Head) {
   const auto cuda = Make();
   OpRig rig(*cuda, 5);

@@ -295,6 +295,12 @@ void RouteSelect(const RouteArgs& args, const float* logits, cudaStream_t stream
 // `arrivals` [kArrivals]. For what TakesGate says.
 [[nodiscard]] bool TakesGate(const RouteArgs& args);
 void GateAndSelect(const RouteArgs& args, float* logits, std::uint32_t* arrivals, cudaStream_t stream);
+// gate_wide.cu: the same for more rows, with its sums of parts of K in `parts`: floats that no step of at
+// most so many rows exceeds.
+inline constexpr int kWideGateRowsMax = 256;
+[[nodiscard]] bool TakesWideGate(const RouteArgs& args);
+[[nodiscard]] std::int64_t WideGateFloats(const RouteArgs& args);
+void WideGateAndSelect(const RouteArgs& args, float* parts, std::uint32_t* arrivals, cudaStream_t stream);
 
 // draft.cu
 // One step of the chain: tokens before row i of every block → embeddings, confidences and the joined rows.

@@ -178,6 +178,7 @@ void CudaBackend::Moe(const MoeArgs& args) {
                       (options_.experts == ProductForm::kAuto && args.rows >= cuda::kSlimExpertRowsMin);
     if (wide_allowed_ && options_.experts != ProductForm::kStream) shape.form = cuda::ChooseMoeForm(shape, slim);
     cuda::MoeScratch scratch;
+    scratch.arrivals = arrivals_.as<std::uint32_t>();
     const Result<const cuda::ExpertPointers*> table = experts_.Of(args, stream_);
     if (!Good(table)) return;
     scratch.experts = *table;

@@ -150,7 +150,7 @@ void EngramMix(const EngramMixArgs& args, cudaStream_t stream);
 
 // Counters by which blocks of threads of one launch wait for each other. Zero before a kernel that takes them, and
 // behind it.
-inline constexpr int kArrivals = 32;
+inline constexpr int kArrivals = 256;
 
 // mhc.cu and mhc_clusters.cu, the same bits
 inline constexpr int kCopies = 4;
@@ -283,6 +283,7 @@ struct MoeScratch {
   const ExpertPointers* experts = nullptr;  // [expert_count + 1], the shared one last
   BFloat16* quantized = nullptr;            // [T][D], kStream
   std::byte* work = nullptr;                // MoeWorkBytes
+  std::uint32_t* arrivals = nullptr;        // [kArrivals]
 };
 // `slim`: whether that form is wanted where the wide one is not.
 [[nodiscard]] MoeForm ChooseMoeForm(const MoeShape& shape, bool slim);

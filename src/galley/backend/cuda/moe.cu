@@ -27,7 +27,7 @@ std::size_t Layout(const MoeShape& shape, std::byte* base, MoeWork* work) {
   const int mean = w.pairs / (experts > 0 ? experts : 1);
   const bool wide = shape.form == MoeForm::kWide, slim = shape.form == MoeForm::kSlim, packed = wide || slim;
   w.align = packed ? kPackedRows : 1;
-  w.routed_tile = wide ? kWideTile : mean <= 5 ? 8 : 16;
+  w.routed_tile = wide ? kWideTile : slim || mean > 5 ? 16 : 8;
   w.shared_tile = wide ? kWideSharedTile : rows <= 8 ? 8 : slim ? kSlimSharedTile : 16;
   w.tiles_max =
       (w.pairs < experts ? w.pairs : experts) + w.pairs / w.routed_tile + (rows + w.shared_tile - 1) / w.shared_tile;

@@ -11,6 +11,7 @@ RUN_ARGS ?= --raw --max-tokens 93 --temperature 0.7 --top-p 0.9 --seed 5
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 20
 FUZZ_SEED ?= 0
+FUZZ_RUNS ?= -1
 BENCH_ARGS ?=
 CTEST_ARGS ?=
 
@@ -71,7 +72,7 @@ fuzz: ## Run each fuzz target for FUZZ_SECONDS (20) seconds; needs clang
 	@$(INSTALL) fuzz
 	@$(MAKE) --no-print-directory build/fuzz/build.ninja
 	@cmake --build build/fuzz -j $(JOBS) --target fuzzers
-	@FUZZ_SEED=$(FUZZ_SEED) bash scripts/run_fuzzers.sh build/fuzz $(FUZZ_SECONDS)
+	@FUZZ_SEED=$(FUZZ_SEED) FUZZ_RUNS=$(FUZZ_RUNS) bash scripts/run_fuzzers.sh build/fuzz $(FUZZ_SECONDS)
 
 asan tsan: %: build/%/build.ninja ## Build with sanitizers and run the fast tests (asan covers undefined behaviour too)
 	@cmake --build build/$@ -j $(JOBS) --target galley fast_tests

@@ -2,12 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs each libFuzzer target that a build folder declares for some seconds: run_fuzzers.sh build/fuzz 20. Inputs that
 # a target learns are kept in <build folder>/corpus; seeds of target X_fuzz are corpus/X of fuzz/corpus.tar.xz, its words
-# fuzz/X.dict. A crash leaves its input beside the corpus and ends the run with the command that repeats it.
+# fuzz/X.dict. FUZZ_SEED makes runs alike: most targets then try the same inputs on every machine, as far as FUZZ_RUNS
+# (any number) and the seconds allow. A crash leaves its input beside the corpus and ends the run with the command that repeats it.
 set -euo pipefail
 
 build=$1
 seconds=$2
 found=0
+alike=()
+# Addresses are among what a target learns from.
+if [[ ${FUZZ_SEED:-0} != 0 ]] && setarch -R true 2>/dev/null; then alike=(setarch -R); fi
 mkdir -p "$build/seeds"
 tar xJf fuzz/corpus.tar.xz -C "$build/seeds"
 while read -r target; do
@@ -20,8 +24,9 @@ while read -r target; do
   extra+=("$corpus")
   [[ -d $build/seeds/corpus/${name%_fuzz} ]] && extra+=("$build/seeds/corpus/${name%_fuzz}")
   echo "== $name, $seconds s"
-  if ! "$target" -max_total_time="$seconds" -seed="${FUZZ_SEED:-0}" -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 -verbosity=0 \
-    -artifact_prefix="$corpus-" "${extra[@]}" >"$corpus.log" 2>&1; then
+  if ! "${alike[@]}" "$target" -max_total_time="$seconds" -runs="${FUZZ_RUNS:--1}" -seed="${FUZZ_SEED:-0}" \
+    -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 -verbosity=0 -artifact_prefix="$corpus-" \
+    "${extra[@]}" >"$corpus.log" 2>&1; then
     tail -n 40 "$corpus.log"
     echo "$name failed; the input is above as 'Test unit written to', repeat with: $target FILE"
     exit 1

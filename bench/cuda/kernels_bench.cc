@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "collectives_bench.h"
 #include "cublas_lt.h"
 #include "fill.h"
 #include "galley/backend/cuda/cuda_backend.h"
@@ -20,6 +21,7 @@
 #include "galley/base/check.h"
 #include "galley/model/shapes.h"
 #include "placement_bench.h"
+#include "product_rates.h"
 
 namespace galley::bench {
 namespace {
@@ -46,6 +48,7 @@ class Bench {
   [[nodiscard]] backend::Backend& backend() { return *forms_[current_]; }
   [[nodiscard]] const ModelShape& shape() const { return shape_; }
   [[nodiscard]] const CublasLt& cublas() const { return cublas_; }
+  [[nodiscard]] void* stream() const { return stream_; }
 
   template <typename T>
   T* Random(std::size_t count, Pattern pattern) {
@@ -109,10 +112,19 @@ class Bench {
     const auto us = backend::MeasureMicroseconds(
         backend_, [&] { ok = ok && cublas_.Product(rows, cols, x_rows, w, x, y, work, stream_); }, replays);
     if (!us || !ok) return Write(fmt::format("cuBLASLt refused {} x {}, {} rows\n", rows, cols, x_rows));
-    Write(fmt::format("| cuBLASLt bf16 {}x{}, {} rows | {:.1f} | | | | | | {:.0f} |\n", rows, cols, x_rows, *us,
-                      2.0 * static_cast<double>(rows * cols) * x_rows / *us / 1e6));
+    WriteAlone(fmt::format("cuBLASLt bf16 {}x{}, {} rows", rows, cols, x_rows), *us,
+               2.0 * static_cast<double>(rows * cols) * x_rows);
+  }
+  // What knows no forms.
+  void ReportAlone(const std::string& name, double flop, const std::function<void()>& issue) {
+    const auto us = backend::MeasureMicroseconds(backend_, issue, 20);
+    CHECK(us) << name << ": " << us.error().ToString();
+    WriteAlone(name, *us, flop);
   }
   void Write(const std::string& text) { write_(text); }
+  void WriteAlone(const std::string& name, double us, double flop) {
+    Write(fmt::format("| {} | {:.1f} | | | | | | {:.0f} |\n", name, us, flop / us / 1e6));
+  }
   void MeasureBandwidth() {
     constexpr std::size_t kBytes = std::size_t{4} << 30;
     const auto* data = Random<std::uint8_t>(kBytes, Pattern::kAny);
@@ -642,6 +654,28 @@ void Layer(Bench& b, const std::vector<int>& row_counts) {
   }
 }
 
+// What products of FP8 codes could reach without copies, exact in bf16 and as FP8 products.
+void ProductRates(Bench& b) {
+  struct Way {
+    ProductWay way;
+    const char* name;
+  };
+  constexpr Way kWays[] = {{ProductWay::kExact, "decoded to bf16"},
+                           {ProductWay::kPromoted, "e4m3, sums of 32 scaled and added"},
+                           {ProductWay::kBare, "bf16 alone"}};
+  constexpr int kBlocks = 4096;
+  const int multiprocessors = MultiprocessorCount();
+  auto* out = b.Raw<float>(static_cast<std::size_t>(multiprocessors) * 384);
+  for (const int columns : {128, 192}) {
+    for (const Way& way : kWays) {
+      const int rows = RowsOf(way.way, columns);
+      b.ReportAlone(fmt::format("products in shared memory, {} x {}, {}", rows, columns, way.name),
+                    2.0 * rows * 32 * columns * kBlocks * multiprocessors,
+                    [&] { MultiplyInShared(way.way, columns, kBlocks, multiprocessors, out, b.stream()); });
+    }
+  }
+}
+
 struct Part {
   std::string_view name;
   void (*run)(Bench& b, const std::vector<int>& row_counts);
@@ -655,16 +689,17 @@ constexpr Part kParts[] = {
     {"head", [](Bench& b, const std::vector<int>&) { Head(b); }},
     {"index", [](Bench& b, const std::vector<int>&) { Index(b); }},
     {"draw", Draws},
+    {"products", [](Bench& b, const std::vector<int>&) { ProductRates(b); }},
 };
 
 }  // namespace
 
 Status RunCudaBench(const CudaBenchOptions& options, const CudaBenchWrite& write) {
-  std::string names = "placement (alone)";
+  std::string names = "placement, collectives (each alone)";
   for (const Part& part : kParts) names += fmt::format(", {}", part.name);
   for (const std::string& name : options.only) {
-    const bool placement = name == "placement" && options.only.size() == 1;
-    if (!placement && std::ranges::find(kParts, name, &Part::name) == std::end(kParts)) {
+    const bool alone = options.only.size() == 1 && (name == "placement" || name == "collectives");
+    if (!alone && std::ranges::find(kParts, name, &Part::name) == std::end(kParts)) {
       return Err(ErrorCode::kInvalidArgument, fmt::format("\"{}\" is no part; parts are {}", name, names), "only");
     }
   }
@@ -674,6 +709,7 @@ Status RunCudaBench(const CudaBenchOptions& options, const CudaBenchWrite& write
                  "shape");
     return RunPlacementBench(write);
   }
+  if (options.only == std::vector<std::string>{"collectives"}) return RunCollectivesBench(write);
   std::vector<std::unique_ptr<backend::Backend>> forms;
   using backend::ProductForm;
   for (const ProductForm form : {ProductForm::kStream, ProductForm::kSplit, ProductForm::kAuto}) {

@@ -12,6 +12,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build=${BUILD:-build/cuda}
 programs=(galley tests/conformance/conformance_cuda_test tests/golden/invariance_cuda_test tests/golden/golden_cuda_test
   tests/golden/golden_slow_cuda_test tests/golden/placement_cuda_test tests/golden/device_draws_cuda_test)
+if (($#)) && ! [[ "$1" =~ ^(pack|compare_graphs|sanitize)$ ]]; then
+  echo "tests/gpu/run.sh: $1: no such command; there are pack DIR and none (everything)" >&2
+  exit 2
+fi
 if [[ ${1:-} == pack ]]; then
   stripped=$(mktemp -d)
   mkdir -p "$2"
@@ -33,7 +37,7 @@ if [[ -f $build/programs.tgz && ! -x $build/galley ]]; then tar xzf "$build/prog
 if [[ -d $build/libs ]]; then export LD_LIBRARY_PATH=$(cd "$build/libs" && pwd)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}; fi
 logs=${LOGS:-$build/gpu-logs}
 mkdir -p "$logs"
-[[ ${1:-} == compare_graphs ]] || command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+[[ -n ${1:-} ]] || command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 begin=$(date +%s)
 limit=${SECONDS_MAX:-540}
 status=0
@@ -80,12 +84,36 @@ compare_graphs() {
   done
 }
 
-if [[ ${1:-} == compare_graphs ]]; then
-  compare_graphs
-  exit
-fi
-
 conformance=$build/tests/conformance/conformance_cuda_test
+# All of the op table under a tool of compute-sanitizer, some tests a process, since each waits for `ref` most of the time.
+sanitize() {
+  local tool=$1 shards i failed=0 pids=()
+  rm -f "$logs/$tool".*.log
+  shards=$(($(nproc) / 2 > 1 ? $(nproc) / 2 : 1))
+  for ((i = 0; i < shards; ++i)); do
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i compute-sanitizer --tool "$tool" --error-exitcode 1 "$conformance" \
+      --gtest_filter="${FILTER:-*}" >"$logs/$tool.$i.log" 2>&1 &
+    pids+=($!)
+  done
+  for ((i = 0; i < shards; ++i)); do
+    wait "${pids[i]}" && continue
+    failed=1
+    echo "FAILED: process $i of $shards, see $logs/$tool.$i.log"
+    grep -m 6 -E '^=========|FAILED' "$logs/$tool.$i.log"
+  done
+  cat "$logs/$tool".*.log | awk -v tool="$tool" '
+    /SUMMARY:/ { for (i = 1; i < NF; ++i) if ($(i + 1) ~ /^(errors?|hazards?)/) errors += $i }
+    /PASSED  \]/ { tests += $4 }
+    END { printf "%s: %d errors in %d tests that passed\n", tool, errors, tests }'
+  return "$failed"
+}
+
+case ${1:-} in
+compare_graphs) compare_graphs && exit ;;
+sanitize) sanitize "$2" && exit ;;
+esac
+if (($#)); then exit 1; fi
+
 part forms 90 '' "$conformance" --gtest_filter='ConformanceOfForms*:ConformanceOfPlacement*'
 part conformance 100 '' "$conformance" --gtest_filter='-ConformanceOfForms*:ConformanceOfPlacement*:*/cuda_stream_*:*/cuda_split_*'
 part invariance 80 'graphs:' "$build/tests/golden/invariance_cuda_test"
@@ -97,15 +125,14 @@ part device_draws 30 '' "$build/tests/golden/device_draws_cuda_test"
 part bench_kernels 120 '\|' "$galley" bench kernels --backend cuda --only moe --only dense --only attention --prefill-rows 0
 part conformance_forms 90 '' "$conformance" --gtest_filter='*/cuda_stream_*:*/cuda_split_*'
 part golden_slow 90 '' "$build/tests/golden/golden_slow_cuda_test"
-part memcheck 120 '' compute-sanitizer --tool memcheck --error-exitcode 1 "$conformance" \
-  --gtest_filter='ConformanceOfForms*:*Draw*'
+part memcheck 240 'errors in' tests/gpu/run.sh sanitize memcheck
 part bench_slice 60 '\|' "$galley" bench slice --backend cuda
 part bench_rest 90 '\|' "$galley" bench kernels --backend cuda --only mhc --only index --only draw
 part bench_placement 60 '\|' "$galley" bench kernels --backend cuda --only placement
 part bench_attention 60 'prefill|8192' "$galley" bench kernels --backend cuda --only attention
 if [[ ${SANITIZE:-0} == 1 ]]; then
-  for tool in memcheck racecheck; do
-    part "$tool" 600 '' compute-sanitizer --tool "$tool" --error-exitcode 1 "$conformance" --gtest_filter='-*_true*:*Head_wide*'
+  for tool in initcheck synccheck racecheck; do
+    part "$tool" 500 'errors in' tests/gpu/run.sh sanitize "$tool"
   done
 fi
 exit $status

@@ -102,6 +102,13 @@ __device__ __forceinline__ void FenceForWarpgroup() {
                : GALLEY_FLOATS_##count(d, 0)                                                           \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
+// The same of e4m3 values, where d is not added to.
+#define GALLEY_WGMMA_FP8(columns, count, a0, a1, a2, a3, b_at)                                         \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k32.f32.e4m3.e4m3 {" GALLEY_NAMES_##count \
+               "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_at ", 0, 1, 1;"                     \
+               : GALLEY_FLOATS_##count(d, 0)                                                           \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+
 // d += a b of N columns: 8, 16, 32, 64, 96, 128, 144, 160 or 192.
 template <int N>
 struct Wgmma {
@@ -142,7 +149,24 @@ __device__ __forceinline__ void AddTransposed128(float (&d)[64], const std::uint
 #endif
 }
 
+// d = a b of e4m3 values, 32 of K: a lane has four neighbouring ones of row l/4 in a[0] (K 4 (l%4)) and a[2] (16 on),
+// of row l/4 + 8 in a[1] and a[3]; cores of b are 8 columns by 16 values. 128 or 192 columns.
+template <int N>
+__device__ __forceinline__ void MultiplyFp8(float (&d)[N / 2], const std::uint32_t (&a)[4], std::uint64_t b) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  if constexpr (N == 128) {
+    GALLEY_WGMMA_FP8(128, 64, 64, 65, 66, 67, 68);
+  } else {
+    static_assert(N == 192, "no such product is instantiated");
+    GALLEY_WGMMA_FP8(192, 96, 96, 97, 98, 99, 100);
+  }
+#else
+  __trap();
+#endif
+}
+
 #undef GALLEY_WGMMA
+#undef GALLEY_WGMMA_FP8
 #undef GALLEY_NAMES_4
 #undef GALLEY_FLOATS_4
 #undef GALLEY_NAMES_8

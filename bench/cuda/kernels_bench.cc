@@ -583,6 +583,7 @@ void Draws(Bench& b, const std::vector<int>&) {
       const backend::cuda::DrawLaunch launch{.count = rows,
                                              .vocab = kVocab,
                                              .filters = kind.top_k > 0 || kind.top_p < 1,
+                                             .plain = kind.top_k <= 0 && kind.top_p >= 1,
                                              .logits = placed,
                                              .rows = b.Place(device_rows),
                                              .words = device_words,

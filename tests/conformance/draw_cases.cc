@@ -130,13 +130,14 @@ backend::RowChanges Changes(OpRig& rig, int vocab, int kind, Referred& referred)
 }
 
 // Logits, which are there again after the draws, and what was drawn.
-void Draw(OpRig& rig, int vocab, int draws, bool changed) {
+void Draw(OpRig& rig, int vocab, int draws, bool changed, bool plain) {
   const std::vector<float> logits = RowsOfLogits(rig, vocab);
   Referred referred;
   std::vector<DrawRequest> requests;
   for (int i = 0; i < draws; ++i) {
     DrawRequest& request = requests.emplace_back(DrawRequest{
         .row = (i / 9 + i) % kRows, .params = Params(rig, i), .changes = {}, .given = -1, .alternatives = -1});
+    if (plain) request.params.top_k = 0, request.params.top_p = 1, request.params.min_p = 0;
     if (!changed) continue;
     request.changes = Changes(rig, vocab, i % 16, referred);
     if (i % 3 != 0) request.alternatives = i % 5 == 0 ? kAlternativesMax : i % 4;
@@ -183,9 +184,11 @@ void Draw(OpRig& rig, int vocab, int draws, bool changed) {
 }  // namespace
 
 void AddDrawCases(std::vector<OpCase>& cases) {
-  const auto add = [&cases](std::string name, int vocab, int draws, bool changed) {
-    cases.push_back({std::move(name), [=](OpRig& rig) { Draw(rig, vocab, draws, changed); }});
+  const auto add = [&cases](std::string name, int vocab, int draws, bool changed, bool plain = false) {
+    cases.push_back({std::move(name), [=](OpRig& rig) { Draw(rig, vocab, draws, changed, plain); }});
   };
+  for (const int vocab : {4, 36, 37, 2560}) add(fmt::format("Draw_plain_{}", vocab), vocab, 108, false, true);
+  add("Draw_plain_129280_true", 129280, 108, false, true);
   add("Draw_filters_2560", 2560, 108, false);
   for (const int vocab : {31, 1000, 4097}) add(fmt::format("Draw_changed_{}", vocab), vocab, 144, true);
   add("Draw_changed_256_draws", 2000, 256, true);

@@ -245,6 +245,7 @@ void LaunchDraws(void (*kernel)(Args), const Args& args, int rows, int vocab, bo
 }  // namespace
 
 void DrawRows(const DrawLaunch& args, cudaStream_t stream) {
+  if (args.plain) return DrawPlainRows(args, stream);
   LaunchDraws(DrawRowsKernel, args, args.count, args.vocab, args.filters, stream);
 }
 

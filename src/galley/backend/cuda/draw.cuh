@@ -28,6 +28,10 @@ __device__ __forceinline__ float OfOrder(std::uint32_t order) {
 __device__ __forceinline__ std::uint64_t PlaceOf(float logit, int id) {
   return static_cast<std::uint64_t>(OrderOf(logit)) << 32 | ~static_cast<std::uint32_t>(id);
 }
+// The places of tokens above minus infinity begin here.
+__device__ __forceinline__ std::uint64_t FirstLikely() {
+  return PlaceOf(-INFINITY, -1);
+}
 __device__ __forceinline__ int IdOf(std::uint64_t place) {
   return static_cast<int>(~static_cast<std::uint32_t>(place));
 }
@@ -85,11 +89,12 @@ __device__ __forceinline__ std::uint64_t BlockMax(std::uint64_t x, std::uint64_t
   return x;
 }
 // The largest over the cluster; `word` is the same member of DrawShared in every block.
+template <int Blocks = kDrawBlocks>
 __device__ __forceinline__ std::uint64_t ClusterMax(std::uint64_t x, DrawShared& shared, std::uint64_t& word) {
   x = BlockMax(x, shared.warps);
   if (threadIdx.x == 0) word = x;
   ptx::SyncCluster();
-  return WarpMax(ptx::LoadOfBlock(&word, static_cast<int>(threadIdx.x) % kDrawBlocks));
+  return WarpMax(ptx::LoadOfBlock(&word, static_cast<int>(threadIdx.x) % Blocks));
 }
 // The sum as a fixed tree over lanes, then warps in order, then blocks in order.
 __device__ __forceinline__ double ClusterSum(double x, DrawShared& shared) {
@@ -170,13 +175,24 @@ __device__ __forceinline__ void NoiseBits(const std::array<std::uint32_t, 4>& wo
   for (int j = 0; j < 4; ++j) bits[j] = -ptx::Log2Approx(bits[j]);
 }
 
+// No token wins that is further than this below the largest, in bits, whatever its noise. The score of those that do
+// not run. Scores of single precision that are closer than the margin do not decide.
+constexpr float kRaceReach = 40.0f, kNoScore = -1e30f, kRaceMargin = 0x1p-8f;
+
 // What a thread knows of its tokens behind the first pass of a race.
 struct Racer {
-  float best = -1e30f, second = -1e30f;
+  float best = kNoScore, second = kNoScore;
   int at = -1;  // the best
+
+  __device__ __forceinline__ void Enter(int id, float score) {
+    second = fmaxf(second, fminf(best, score));
+    at = score > best ? id : at;
+    best = fmaxf(best, score);
+  }
 };
 
 // The winner by the host's numbers among tokens from `border` on whose scores are `least` or more. Rarely needed.
+template <int Blocks>
 __device__ __noinline__ int RaceExactly(Slice slice, SampleParams params, float largest, std::uint64_t border,
                                         Racer racer, float least, DrawShared& shared) {
   // Scores are positive, so their bits have their order.
@@ -197,40 +213,15 @@ __device__ __noinline__ int RaceExactly(Slice slice, SampleParams params, float 
   } else if (racer.best >= least) {
     enter(racer.at, slice.logits[racer.at - slice.begin]);
   }
-  const std::uint64_t winner = ClusterMax(score, shared, shared.winner_score);
-  return IdOf(ClusterMax(score == winner ? token : 0, shared, shared.winner_token));
+  const std::uint64_t winner = ClusterMax<Blocks>(score, shared, shared.winner_score);
+  return IdOf(ClusterMax<Blocks>(score == winner ? token : 0, shared, shared.winner_token));
 }
 
-// The winner of the race among tokens of the row from `border` on; `largest` is the row's, finite. Scores of single
-// precision decide when no two are close.
-__device__ __forceinline__ int Race(const Slice& slice, const SampleParams& params, float largest, std::uint64_t border,
-                                    DrawShared& shared) {
-  // No token wins that is further than this below the largest, whatever its noise.
-  constexpr float kReach = 40.0f, kNone = -1e30f, kMargin = 0x1p-8f;
-  const float bits = 1.44269504f / params.temperature;
-  const Border last(border);
-  Racer racer;
-  slice.ForGroups([&](int id, const float(&logits)[4]) {
-    float scores[4];
-    bool any = false;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float score = (logits[j] - largest) * bits;
-      const bool runs = score >= -kReach && last.Holds(logits[j], id + j);
-      scores[j] = runs ? score : kNone;
-      any = any || runs;
-    }
-    if (!any) return;
-    float noise[4];
-    NoiseBits(NoiseWords(params, id), noise);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float score = scores[j] + noise[j];
-      racer.second = fmaxf(racer.second, fminf(racer.best, score));
-      racer.at = score > racer.best ? id + j : racer.at;
-      racer.best = fmaxf(racer.best, score);
-    }
-  });
+// The winner among tokens from `border` on, of the racers of all threads; `largest` is the row's. `exactly`: scores of
+// single precision say nothing.
+template <int Blocks>
+__device__ __forceinline__ int Winner(const Slice& slice, const SampleParams& params, float largest,
+                                      std::uint64_t border, Racer racer, bool exactly, DrawShared& shared) {
   // The best of all and the score of the next, over lanes, warps and blocks.
   const auto join = [](std::uint64_t& first, std::uint32_t& next) {
     const std::uint64_t most = WarpMax(first);
@@ -247,12 +238,39 @@ __device__ __forceinline__ int Race(const Slice& slice, const SampleParams& para
   join(first, next);
   if (threadIdx.x == 0) shared.score = first, shared.next_score = next;
   ptx::SyncCluster();
-  first = ptx::LoadOfBlock(&shared.score, lane % kDrawBlocks);
-  next = ptx::LoadOfBlock(&shared.next_score, lane % kDrawBlocks);
+  first = ptx::LoadOfBlock(&shared.score, lane % Blocks);
+  next = ptx::LoadOfBlock(&shared.next_score, lane % Blocks);
   join(first, next);
-  const float least = LogitOf(first) - kMargin;
-  if (OfOrder(next) < least) return IdOf(first);
-  return RaceExactly(slice, params, largest, border, racer, least, shared);
+  const float least = LogitOf(first) - kRaceMargin;
+  if (!exactly && OfOrder(next) < least) return IdOf(first);
+  if (exactly) racer.second = least;  // so that all of them enter
+  return RaceExactly<Blocks>(slice, params, largest, border, racer, least, shared);
+}
+
+// The winner of the race among tokens of the row from `border` on; `largest` is the row's, finite. Scores of single
+// precision decide when no two are close.
+__device__ __forceinline__ int Race(const Slice& slice, const SampleParams& params, float largest, std::uint64_t border,
+                                    DrawShared& shared) {
+  const float bits = 1.44269504f / params.temperature;
+  const Border last(border);
+  Racer racer;
+  slice.ForGroups([&](int id, const float(&logits)[4]) {
+    float scores[4];
+    bool any = false;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float score = (logits[j] - largest) * bits;
+      const bool runs = score >= -kRaceReach && last.Holds(logits[j], id + j);
+      scores[j] = runs ? score : kNoScore;
+      any = any || runs;
+    }
+    if (!any) return;
+    float noise[4];
+    NoiseBits(NoiseWords(params, id), noise);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) racer.Enter(id + j, scores[j] + noise[j]);
+  });
+  return Winner<kDrawBlocks>(slice, params, largest, border, racer, false, shared);
 }
 
 }  // namespace galley::backend::cuda

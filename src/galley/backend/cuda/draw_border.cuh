@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where a row is cut: the place of the last token that stays. Top-k and top-p go through histograms, first over even
-// steps of the logit, then over finer ones, then over the bits of logit and id, until one token is left in the bin that
-// holds the border; mostly two. Counts and masses are whole numbers, so their order does not matter.
+// steps of the logit, then over finer ones, then over the bits of logit and id, until so few tokens are left in the bin
+// that holds the border that each can be compared with all; mostly one. Counts and masses are whole numbers, so their
+// order does not matter.
 #pragma once
 
 #include "galley/backend/cuda/draw.cuh"
@@ -17,12 +18,18 @@ struct DrawBins {
   std::uint32_t counts[kBins];
 };
 
-// The places of all tokens that are numbers, and of those above minus infinity, begin here.
+// What is left in a bin, in its place: of this block, and of all.
+constexpr int kFew = 256;
+struct FewTokens {
+  std::uint64_t places[kFew], masses[kFew];
+  std::uint64_t all_places[kFew], all_masses[kFew];
+  std::uint32_t count;  // of this block, more than kFew where they do not fit
+};
+static_assert(sizeof(FewTokens) <= sizeof(DrawBins) && kFew <= kDrawThreads);
+
+// The places of all tokens that are numbers begin here.
 __device__ __forceinline__ std::uint64_t FirstNumber(int vocab) {
   return PlaceOf(-INFINITY, vocab - 1);
-}
-__device__ __forceinline__ std::uint64_t FirstLikely() {
-  return PlaceOf(-INFINITY, -1);
 }
 
 // The smallest place of a token that min-p keeps. Each warp by itself: a search in 32 parts over the order of logits.
@@ -73,11 +80,9 @@ class BorderSearch {
       if (!Choose(above, by_mass, limit, level == 0)) return border;
       Narrow(level);
       above = chosen_above_;
-      if (chosen_count_ == 1) break;
+      if (chosen_count_ <= kFew && ChooseAmongFew(Border(border), above, by_mass, limit, word)) return word;
     }
-    std::uint64_t mine = 0;
-    ForRange(Border(border), [&](int id, float logit, float) { mine = PlaceOf(logit, id); });
-    return ClusterMax(mine, shared_, word);
+    return border;  // not reached: the last digits leave one token
   }
 
  private:
@@ -229,6 +234,47 @@ class BorderSearch {
     chosen_above_ = ptx::LoadOfBlock(&shared_.chosen_above, owner);
     const std::uint64_t chosen = ptx::LoadOfBlock(&shared_.chosen, owner);
     chosen_digit_ = static_cast<std::uint32_t>(chosen), chosen_count_ = static_cast<std::uint32_t>(chosen >> 32);
+    return true;
+  }
+  // The token at which `limit` is reached, into `word` of every block, where all that are in question fit; false
+  // otherwise.
+  __device__ __forceinline__ bool ChooseAmongFew(const Border& border, std::uint64_t above, bool by_mass, double limit,
+                                                 std::uint64_t& word) {
+    const int tid = static_cast<int>(threadIdx.x);
+    FewTokens& few = reinterpret_cast<FewTokens&>(bins_);  // whose bins nobody reads any more
+    if (tid == 0) few.count = 0;
+    __syncthreads();
+    ForRange(border, [&](int id, float logit, float) {
+      const std::uint32_t i = atomicAdd(&few.count, 1u);
+      if (i >= kFew) return;
+      few.places[i] = PlaceOf(logit, id);
+      few.masses[i] = !by_mass ? 1 : logit >= lowest_ ? MassOf(logit) : 0;
+    });
+    ptx::SyncCluster();
+    int count = 0, owner = -1, at = 0;
+#pragma unroll
+    for (int r = 0; r < kDrawBlocks; ++r) {
+      const auto own = static_cast<int>(ptx::LoadOfBlock(&few.count, r));
+      if (tid >= count && tid < count + own) owner = r, at = tid - count;
+      count += own;
+    }
+    if (count > kFew) {
+      ptx::SyncCluster();  // everybody has seen that
+      return false;
+    }
+    if (owner >= 0) {
+      few.all_places[tid] = ptx::LoadOfBlock(&few.places[at], owner);
+      few.all_masses[tid] = ptx::LoadOfBlock(&few.masses[at], owner);
+    }
+    ptx::SyncCluster();  // from here on only of this block
+    if (owner >= 0) {
+      const std::uint64_t place = few.all_places[tid];
+      std::uint64_t before = above;
+      for (int i = 0; i < count; ++i) before += few.all_places[i] > place ? few.all_masses[i] : 0;
+      const std::uint64_t end = before + few.all_masses[tid];
+      if (static_cast<double>(before) < limit && static_cast<double>(end) >= limit) word = place;
+    }
+    __syncthreads();
     return true;
   }
   __device__ __forceinline__ void Narrow(int level) {

@@ -72,6 +72,14 @@ void Pack(const DrawArgs& args, const Layout& layout, std::byte* to) {
   });
 }
 
+bool HasFilters(const DrawRequest& r) {
+  return r.params.top_k > 0 || r.params.top_p < 1.0f || r.alternatives > 0;
+}
+// Only a temperature.
+bool IsPlain(const DrawRequest& r) {
+  return !HasFilters(r) && !(r.params.min_p > 0) && r.changes.empty() && r.given < 0 && r.alternatives < 0;
+}
+
 Status Checked(cudaError_t code) {
   if (code == cudaSuccess) return {};
   return Err(DeviceError(code, "arguments of draws"));
@@ -113,18 +121,16 @@ Result<DrawLaunch> DrawStaging::Upload(const DrawArgs& args, cudaStream_t stream
   RETURN_IF_ERROR(Checked(cudaStreamWaitEvent(stream, copied_)));
   const std::span<const DrawRequest> requests(args.requests, count);
   auto* drawn = results_.as<DrawnToken>();
-  return DrawLaunch{
-      .count = args.count,
-      .vocab = args.vocab,
-      .filters = std::ranges::any_of(
-          requests,
-          [](const DrawRequest& r) { return r.params.top_k > 0 || r.params.top_p < 1.0f || r.alternatives > 0; }),
-      .logits = args.logits,
-      .rows = reinterpret_cast<const DrawRow*>(device),
-      .words = reinterpret_cast<const std::uint32_t*>(device + layout.words),
-      .changes = reinterpret_cast<const LogitChange*>(device + layout.changes),
-      .drawn = drawn,
-      .ranked = reinterpret_cast<RankedToken*>(drawn + count)};
+  return DrawLaunch{.count = args.count,
+                    .vocab = args.vocab,
+                    .filters = std::ranges::any_of(requests, HasFilters),
+                    .plain = args.vocab % 4 == 0 && std::ranges::all_of(requests, IsPlain),
+                    .logits = args.logits,
+                    .rows = reinterpret_cast<const DrawRow*>(device),
+                    .words = reinterpret_cast<const std::uint32_t*>(device + layout.words),
+                    .changes = reinterpret_cast<const LogitChange*>(device + layout.changes),
+                    .drawn = drawn,
+                    .ranked = reinterpret_cast<RankedToken*>(drawn + count)};
 }
 
 Status DrawStaging::Issue(const DrawArgs& args, cudaStream_t stream) {

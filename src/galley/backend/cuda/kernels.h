@@ -331,6 +331,7 @@ struct DrawRow {
 struct DrawLaunch {
   int count = 0, vocab = 0;
   bool filters = true;  // whether a row has top-k, top-p or alternatives
+  bool plain = false;   // whether every row is drawn with a temperature alone, and can be read by fours
   const float* logits = nullptr;
   const DrawRow* rows = nullptr;
   const std::uint32_t* words = nullptr;
@@ -339,6 +340,7 @@ struct DrawLaunch {
   RankedToken* ranked = nullptr;
 };
 void DrawRows(const DrawLaunch& args, cudaStream_t stream);
+void DrawPlainRows(const DrawLaunch& args, cudaStream_t stream);  // of those
 constexpr int kDrawVocabMax = 1 << 18;
 
 }  // namespace galley::backend::cuda

@@ -92,6 +92,65 @@ TEST(RowCounts, AttnOut) {
   ExpectPrefixes(rig, 1);
 }
 
+TEST(RowCounts, Route) {
+  const auto cuda = Make();
+  OpRig rig(*cuda, 6);
+  constexpr int kExperts = 384, kDim = 7168, kTopk = 6;
+  const auto gate = rig.Matrix(WeightFormat::kBF16, kExperts, kDim);
+  const auto* x = rig.Normals(std::size_t{kRowsMax} * kDim);
+  const auto* bias = rig.Floats(kExperts, 0.1f);
+  for (const int rows : kRowCounts) {
+    const auto t = static_cast<std::size_t>(rows);
+    cuda->Route({.step = StepOf(rig, rows),
+                 .x = x,
+                 .gate = gate,
+                 .bias = bias,
+                 .topk = kTopk,
+                 .temperature = 1,
+                 .scale = 1.5f,
+                 .experts = rig.Out<std::int32_t>("experts", t, kTopk, Check::kExact),
+                 .weights = rig.Out<float>("weights", t, kTopk, Check::kExact)});
+  }
+  ExpectPrefixes(rig, 2);
+}
+
+// Experts with few rows, with some and with many, and from 9 rows on other kernels.
+TEST(RowCounts, Moe) {
+  const auto cuda = Make();
+  OpRig rig(*cuda, 7);
+  constexpr int kExperts = 48, kTopk = 6, kDim = 512, kInter = 256;
+  const auto expert = [&](WeightFormat format, backend::MatrixUse use) -> backend::ExpertWeights {
+    return {.w1 = rig.Matrix(format, kInter, kDim, use),
+            .w2 = rig.Matrix(format, kDim, kInter, use),
+            .w3 = rig.Matrix(format, kInter, kDim, use)};
+  };
+  std::vector<backend::ExpertWeights> routed;
+  for (int e = 0; e < kExperts; ++e) routed.push_back(expert(WeightFormat::kMxfp4, backend::MatrixUse::kChosen));
+  const auto shared = expert(WeightFormat::kFp8Block32, backend::MatrixUse::kEveryStep);
+  std::vector<std::int32_t> chosen;
+  std::vector<float> weights;
+  for (int i = 0; i < kRowsMax * kTopk; ++i) {
+    chosen.push_back((i / kTopk * 11 + i % kTopk * 29) % kExperts);  // a row's differ, and do not ascend
+    weights.push_back(0.1f + 0.05f * static_cast<float>(i % 7));
+  }
+  const auto* x = rig.Normals(std::size_t{kRowsMax} * kDim);
+  const auto* experts = rig.Place(chosen);
+  const auto* factors = rig.Place(weights);
+  for (const int rows : kRowCounts) {
+    cuda->Moe({.rows = rows,
+               .x = x,
+               .experts = experts,
+               .weights = factors,
+               .topk = kTopk,
+               .expert_count = kExperts,
+               .routed = routed.data(),
+               .shared = shared,
+               .swiglu_limit = 1.5f,
+               .y = rig.Out<BFloat16>("y", static_cast<std::size_t>(rows), kDim, Check::kExact)});
+  }
+  ExpectPrefixes(rig, 1);
+}
+
 TEST(RowCounts, Head) {
   const auto cuda = Make();
   OpRig rig(*cuda, 5);

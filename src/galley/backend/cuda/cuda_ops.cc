@@ -149,9 +149,12 @@ void CudaBackend::Route(const RouteArgs& args) {
   if (!Require(args.topk <= kChoicesMax, "so many experts a row", args.topk)) return;
   if (!Require(args.gate.rows <= kExpertsMax, "so many experts", args.gate.rows)) return;
   Run("Route", [&] {
-    auto* logits = Take<float>(ScratchUse::kProduct, args.step.rows * args.gate.rows);
+    auto* logits =
+        Take<float>(ScratchUse::kProduct, std::max(args.step.rows * args.gate.rows, cuda::WideGateFloats(args)));
     if (logits == nullptr) return;
-    if (cuda::TakesGate(args)) return cuda::GateAndSelect(args, logits, arrivals_.as<std::uint32_t>(), stream_);
+    auto* arrivals = arrivals_.as<std::uint32_t>();
+    if (cuda::TakesGate(args)) return cuda::GateAndSelect(args, logits, arrivals, stream_);
+    if (cuda::TakesWideGate(args)) return cuda::WideGateAndSelect(args, logits, arrivals, stream_);
     MultiplyPlain(args.gate, args.x, args.step.rows, logits, true);
     cuda::RouteSelect(args, logits, stream_);
   });
@@ -175,6 +178,7 @@ void CudaBackend::Moe(const MoeArgs& args) {
                       (options_.experts == ProductForm::kAuto && args.rows >= cuda::kSlimExpertRowsMin);
     if (wide_allowed_ && options_.experts != ProductForm::kStream) shape.form = cuda::ChooseMoeForm(shape, slim);
     cuda::MoeScratch scratch;
+    scratch.arrivals = arrivals_.as<std::uint32_t>();
     const Result<const cuda::ExpertPointers*> table = experts_.Of(args, stream_);
     if (!Good(table)) return;
     scratch.experts = *table;

@@ -3,18 +3,17 @@
 // the last blocks of these rows to arrive choose the experts, a row each. The product adds what matmul.cu adds in
 // the same order: a warp a part of K, the parts in ascending order. The gate is on its way before the previous kernel
 // ends.
+#include "galley/backend/cuda/gate_choice.cuh"
 #include "galley/backend/cuda/last_blocks.cuh"
 #include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/ptx/async_copy.cuh"
-#include "galley/backend/cuda/route_score.cuh"
 #include "galley/backend/cuda/stream_dot.cuh"
 
 namespace galley::backend::cuda {
 namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * 32;
-constexpr int kPerLane = 16, kExpertsMax = kPerLane * 32;  // experts whose keys the choosing warp holds
-constexpr int kRowsMax = 64;                               // so that the blocks of threads that finish rows are few
+constexpr int kRowsMax = 64;  // so that the blocks of threads that finish rows are few
 constexpr int kK = kBlockK<WeightFormat::kBF16>;
 
 struct Scratch {
@@ -24,16 +23,10 @@ struct Scratch {
 
 struct Shared {
   float part[kWarps][16][16 + 1];  // [row of the gate][row of x]
-  float score[kExpertsMax];
-  std::uint32_t key[kExpertsMax];
+  float score[kGateExpertsMax];
+  std::uint32_t key[kGateExpertsMax];
   int number;
 };
-
-// Integers in the order of the numbers; none is 0.
-__device__ __forceinline__ std::uint32_t KeyOf(float biased) {
-  const std::uint32_t bits = __float_as_uint(biased);
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
 
 // Scores by all threads, the choice by the first warp, its experts' keys in registers. Chosen ones become 0.
 __device__ __forceinline__ void ChooseExperts(const RouteArgs& args, const float* logits, std::int64_t t,
@@ -47,33 +40,10 @@ __device__ __forceinline__ void ChooseExperts(const RouteArgs& args, const float
   }
   __syncthreads();
   if (tid < 32) {
-    std::uint32_t own[kPerLane];
+    std::uint32_t own[kGatePerLane];
 #pragma unroll
-    for (int j = 0; j < kPerLane; ++j) own[j] = j * 32 + tid < experts ? shared.key[j * 32 + tid] : 0;
-    float sum = 0, chosen_score = 0;
-    for (int i = 0; i < args.topk; ++i) {
-      std::uint32_t best = own[0];
-#pragma unroll
-      for (int j = 1; j < kPerLane; ++j) best = max(best, own[j]);
-      best = __reduce_max_sync(kFullWarp, best);
-      auto at = static_cast<unsigned>(experts);
-#pragma unroll
-      for (int j = kPerLane - 1; j >= 0; --j) {
-        if (own[j] == best) at = static_cast<unsigned>(j * 32 + tid);
-      }
-      at = __reduce_min_sync(kFullWarp, at);
-#pragma unroll
-      for (int j = 0; j < kPerLane; ++j) {
-        if (j * 32 + tid == static_cast<int>(at)) own[j] = 0;
-      }
-      const float score = shared.score[at];
-      sum += score;
-      if (tid == i) {
-        chosen_score = score;
-        args.experts[t * args.topk + i] = static_cast<std::int32_t>(at);
-      }
-    }
-    if (tid < args.topk) args.weights[t * args.topk + tid] = RoutingWeight(chosen_score, sum, args.scale);
+    for (int j = 0; j < kGatePerLane; ++j) own[j] = j * 32 + tid < experts ? shared.key[j * 32 + tid] : 0;
+    ChooseByWarp(args, t, shared.score, own);
   }
   __syncthreads();
 }
@@ -184,7 +154,7 @@ __global__ void __launch_bounds__(kThreads, 1) GateKernel(RouteArgs args, Scratc
 }  // namespace
 
 bool TakesGate(const RouteArgs& args) {
-  return args.gate.format == WeightFormat::kBF16 && args.gate.cols % 8 == 0 && args.gate.rows <= kExpertsMax &&
+  return args.gate.format == WeightFormat::kBF16 && args.gate.cols % 8 == 0 && args.gate.rows <= kGateExpertsMax &&
          args.topk <= 32 && args.step.rows <= kRowsMax;
 }
 

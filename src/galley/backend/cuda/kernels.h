@@ -150,7 +150,7 @@ void EngramMix(const EngramMixArgs& args, cudaStream_t stream);
 
 // Counters by which blocks of threads of one launch wait for each other. Zero before a kernel that takes them, and
 // behind it.
-inline constexpr int kArrivals = 32;
+inline constexpr int kArrivals = 256;
 
 // mhc.cu and mhc_clusters.cu, the same bits
 inline constexpr int kCopies = 4;
@@ -283,6 +283,7 @@ struct MoeScratch {
   const ExpertPointers* experts = nullptr;  // [expert_count + 1], the shared one last
   BFloat16* quantized = nullptr;            // [T][D], kStream
   std::byte* work = nullptr;                // MoeWorkBytes
+  std::uint32_t* arrivals = nullptr;        // [kArrivals]
 };
 // `slim`: whether that form is wanted where the wide one is not.
 [[nodiscard]] MoeForm ChooseMoeForm(const MoeShape& shape, bool slim);
@@ -295,6 +296,12 @@ void RouteSelect(const RouteArgs& args, const float* logits, cudaStream_t stream
 // `arrivals` [kArrivals]. For what TakesGate says.
 [[nodiscard]] bool TakesGate(const RouteArgs& args);
 void GateAndSelect(const RouteArgs& args, float* logits, std::uint32_t* arrivals, cudaStream_t stream);
+// gate_wide.cu: the same for more rows, with its sums of parts of K in `parts`: floats that no step of at
+// most so many rows exceeds.
+inline constexpr int kWideGateRowsMax = 256;
+[[nodiscard]] bool TakesWideGate(const RouteArgs& args);
+[[nodiscard]] std::int64_t WideGateFloats(const RouteArgs& args);
+void WideGateAndSelect(const RouteArgs& args, float* parts, std::uint32_t* arrivals, cudaStream_t stream);
 
 // draft.cu
 // One step of the chain: tokens before row i of every block → embeddings, confidences and the joined rows.

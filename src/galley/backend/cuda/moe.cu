@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixture of experts (2.9) in four or five launches: pairs (row, expert) grouped by expert and cut into tiles; w1 and
+// Mixture of experts (2.9) in three to five launches: pairs (row, expert) grouped by expert and cut into tiles; w1 and
 // w3 with SwiGLU, routing weight and the quantiser of the next product; w2; the sum over experts in ascending id, then
 // shared. The shared expert is one more expert that every row has chosen. A pair's values do not depend on its tile.
 #include "galley/backend/cuda/kernels.h"
+#include "galley/backend/cuda/last_blocks.cuh"
 #include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/moe_work.h"
 #include "galley/backend/cuda/stream_dot.cuh"
@@ -26,7 +27,7 @@ std::size_t Layout(const MoeShape& shape, std::byte* base, MoeWork* work) {
   const int mean = w.pairs / (experts > 0 ? experts : 1);
   const bool wide = shape.form == MoeForm::kWide, slim = shape.form == MoeForm::kSlim, packed = wide || slim;
   w.align = packed ? kPackedRows : 1;
-  w.routed_tile = wide ? kWideTile : mean <= 5 ? 8 : 16;
+  w.routed_tile = wide ? kWideTile : slim || mean > 5 ? 16 : 8;
   w.shared_tile = wide ? kWideSharedTile : rows <= 8 ? 8 : slim ? kSlimSharedTile : 16;
   w.tiles_max =
       (w.pairs < experts ? w.pairs : experts) + w.pairs / w.routed_tile + (rows + w.shared_tile - 1) / w.shared_tile;
@@ -48,6 +49,16 @@ std::size_t Layout(const MoeShape& shape, std::byte* base, MoeWork* work) {
   place(w.y, positions * static_cast<std::size_t>(shape.dim));
   if (work != nullptr) *work = w;
   return at;
+}
+
+// Where in `position` pair i of `experts` [T][topk] stands: its row's pairs are there by ascending expert.
+__device__ __forceinline__ int PlaceOfPair(const std::int32_t* experts, int topk, int i) {
+  const std::int32_t mine = experts[i];
+  int place = i / topk * topk;
+  for (int j = i / topk * topk; j < i / topk * topk + topk; ++j) {
+    place += experts[j] < mine || (experts[j] == mine && j < i) ? 1 : 0;
+  }
+  return place;
 }
 
 // Inclusive sum over 1,024 threads.
@@ -103,7 +114,7 @@ __global__ void __launch_bounds__(1024) GroupKernel(MoeArgs args, MoeWork work) 
   }
   for (int i = tid; i < work.pairs; i += 1024) {
     const int position = atomicAdd(&cursor[args.experts[i]], 1);
-    work.position[i] = position;
+    work.position[PlaceOfPair(args.experts, args.topk, i)] = position;
     work.token[position] = i / args.topk;
     work.weight[position] = args.weights[i];
   }
@@ -147,7 +158,7 @@ __global__ void __launch_bounds__(256) PrepareFewKernel(MoeArgs args, MoeWork wo
     tiles += leads[i];
   }
   if (inside) {
-    work.position[tid] = smaller + before;
+    work.position[PlaceOfPair(expert, args.topk, tid)] = smaller + before;
     work.token[smaller + before] = tid / args.topk;
     work.weight[smaller + before] = weight;
   }
@@ -158,6 +169,11 @@ __global__ void __launch_bounds__(256) PrepareFewKernel(MoeArgs args, MoeWork wo
     work.token[work.shared_begin + tid] = tid;
     work.weight[work.shared_begin + tid] = 1.0f;
   }
+}
+
+// Blocks of threads for the rows of w2.
+constexpr int DownBlocks(int dim) {
+  return (dim + kTiles * 16 - 1) / (kTiles * 16);
 }
 
 template <WeightFormat F, int NT>
@@ -253,6 +269,22 @@ __device__ __forceinline__ void Down(const MoeProblem& p, const Tile& tile, std:
   }
 }
 
+// Outputs d and d + 1 of row t: the sum over its experts in ascending id, then the shared one.
+__device__ __forceinline__ void CombinePair(const MoeProblem& p, int t, int d) {
+  const auto pair_at = [&](int position) {
+    return __ldcg(reinterpret_cast<const std::uint32_t*>(p.work.y + static_cast<std::int64_t>(position) * p.dim + d));
+  };
+  float low = 0, high = 0;
+#pragma unroll 4
+  for (int j = 0; j < p.topk; ++j) {
+    const std::uint32_t pair = pair_at(p.work.position[t * p.topk + j]);
+    low += LowHalf(pair), high += HighHalf(pair);
+  }
+  const std::uint32_t pair = pair_at(p.work.shared_begin + t);
+  *reinterpret_cast<std::uint32_t*>(p.out + static_cast<std::int64_t>(t) * p.dim + d) =
+      Pack(low + LowHalf(pair), high + HighHalf(pair));
+}
+
 template <bool First, WeightFormat Routed, int RoutedNT, WeightFormat Shared, int SharedNT>
 __global__ void __launch_bounds__(kThreads, RoutedNT* SharedNT == 1 ? 4 : 3) ExpertKernel(MoeProblem p) {
   extern __shared__ __align__(16) std::uint8_t shared[];
@@ -261,41 +293,29 @@ __global__ void __launch_bounds__(kThreads, RoutedNT* SharedNT == 1 ? 4 : 3) Exp
   if constexpr (First) ptx::WaitForPreviousKernel();
   ptx::LetNextKernelStart();
   const Tile tile = p.work.tiles[blockIdx.y];
-  if (tile.count == 0) return;
-  if (tile.expert != p.shared_expert) {
+  if (tile.count == 0) {
+    if (First || p.arrivals == nullptr) return;
+  } else if (tile.expert != p.shared_expert) {
     First ? GateUp<Routed, RoutedNT>(p, tile, shared) : Down<Routed, RoutedNT>(p, tile, shared);
   } else {
     First ? GateUp<Shared, SharedNT>(p, tile, shared) : Down<Shared, SharedNT>(p, tile, shared);
   }
+  if constexpr (First) return;
+  // Of few rows the last block to arrive of those with the same outputs adds them up.
+  if (p.arrivals == nullptr) return;
+  __shared__ int number;
+  if (ArriveInGroup(p.arrivals, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.y), 1, number) < 0) return;
+  constexpr int kPairs = kTiles * 16 / 2;
+  for (int i = static_cast<int>(threadIdx.x); i < p.rows * kPairs; i += kThreads) {
+    const int d = static_cast<int>(blockIdx.x) * kTiles * 16 + i % kPairs * 2;
+    if (d < p.dim) CombinePair(p, i / kPairs, d);
+  }
 }
 
-__global__ void __launch_bounds__(256) CombineKernel(MoeArgs args, MoeWork work, int dim) {
+__global__ void __launch_bounds__(256) CombineKernel(MoeProblem p) {
   ptx::BeginKernel();
-  __shared__ std::int32_t order[32];  // positions of the row's pairs by ascending expert
-  const auto t = static_cast<std::int64_t>(blockIdx.y);
-  const int tid = static_cast<int>(threadIdx.x);
-  if (tid < args.topk) {
-    const std::int32_t mine = args.experts[t * args.topk + tid];
-    int rank = 0;
-    for (int j = 0; j < args.topk; ++j) {
-      const std::int32_t other = args.experts[t * args.topk + j];
-      rank += other < mine || (other == mine && j < tid);
-    }
-    order[rank] = work.position[t * args.topk + tid];
-  }
-  __syncthreads();
-  const int d = (static_cast<int>(blockIdx.x) * 256 + tid) * 2;
-  if (d >= dim) return;
-  const auto pair_at = [&](std::int64_t position) {
-    return *reinterpret_cast<const std::uint32_t*>(work.y + position * dim + d);
-  };
-  float low = 0, high = 0;
-  for (int j = 0; j < args.topk; ++j) {
-    const std::uint32_t pair = pair_at(order[j]);
-    low += LowHalf(pair), high += HighHalf(pair);
-  }
-  const std::uint32_t pair = pair_at(work.shared_begin + t);
-  *reinterpret_cast<std::uint32_t*>(args.y + t * dim + d) = Pack(low + LowHalf(pair), high + HighHalf(pair));
+  const int d = static_cast<int>(blockIdx.x * 256 + threadIdx.x) * 2;
+  if (d < p.dim) CombinePair(p, static_cast<int>(blockIdx.y), d);
 }
 
 template <WeightFormat Routed, int RoutedNT, WeightFormat Shared, int SharedNT>
@@ -309,8 +329,8 @@ void LaunchExperts(const MoeProblem& p, cudaStream_t stream) {
   const auto tiles = static_cast<unsigned>(p.work.tiles_max);
   LaunchKernel(first, dim3(static_cast<unsigned>((p.inter + kColumns - 1) / kColumns), tiles), kThreads,
                static_cast<unsigned>(bytes1), stream, p);
-  LaunchKernel(second, dim3(static_cast<unsigned>((p.dim + kTiles * 16 - 1) / (kTiles * 16)), tiles), kThreads,
-               static_cast<unsigned>(bytes2), stream, p);
+  LaunchKernel(second, dim3(static_cast<unsigned>(DownBlocks(p.dim)), tiles), kThreads, static_cast<unsigned>(bytes2),
+               stream, p);
 }
 
 template <WeightFormat Routed, WeightFormat Shared>
@@ -338,13 +358,19 @@ void Moe(const MoeArgs& args, const MoeShape& shape, const MoeScratch& scratch, 
   MoeProblem p{.work = {},
                .experts = scratch.experts,
                .x = shape.form == MoeForm::kStream ? scratch.quantized : args.x,
+               .out = args.y,
                .shared_expert = args.expert_count,
+               .rows = args.rows,
+               .topk = args.topk,
                .dim = shape.dim,
                .inter = shape.inter,
-               .limit = args.swiglu_limit};
+               .limit = args.swiglu_limit,
+               .arrivals = nullptr};
   Layout(shape, scratch.work, &p.work);
   const bool streams = shape.form == MoeForm::kStream;
-  if (streams && args.rows <= kFewRows && p.work.pairs <= kFewPairs) {
+  const bool few = streams && args.rows <= kFewRows && p.work.pairs <= kFewPairs;
+  if (few && DownBlocks(shape.dim) <= kArrivalGroups) p.arrivals = scratch.arrivals;
+  if (few) {
     const int groups = args.rows * shape.dim / 32;
     LaunchKernel(PrepareFewKernel, static_cast<unsigned>(1 + (groups + 7) / 8), 256, 0, stream, args, p.work, shape.dim,
                  scratch.quantized);
@@ -365,9 +391,10 @@ void Moe(const MoeArgs& args, const MoeShape& shape, const MoeScratch& scratch, 
       WideExperts(p, args.rows, stream);
       break;
   }
+  if (p.arrivals != nullptr) return;
   LaunchKernel(CombineKernel,
                dim3(static_cast<unsigned>((shape.dim / 2 + 255) / 256), static_cast<unsigned>(args.rows)), 256, 0,
-               stream, args, p.work, shape.dim);
+               stream, p);
 }
 
 }  // namespace galley::backend::cuda

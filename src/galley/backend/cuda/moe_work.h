@@ -10,7 +10,7 @@ namespace galley::backend::cuda {
 // Places in the work buffer. Positions 0 … are routed pairs by ascending expert, from `shared_begin` on one per row for
 // the shared expert. In the packed forms tiles begin at multiples of 8, and the positions between hold nothing.
 struct MoeWork {
-  std::int32_t* position;  // [pairs] of pair (row, choice)
+  std::int32_t* position;  // [pairs], those of a row by ascending expert
   std::int32_t* token;     // [positions]
   float* weight;           // [positions]
   Tile* tiles;             // [tiles_max]
@@ -23,8 +23,10 @@ struct MoeProblem {
   MoeWork work;
   const ExpertPointers* experts;
   const BFloat16* x;
-  int shared_expert, dim, inter;
+  BFloat16* out;  // [rows][dim]
+  int shared_expert, rows, topk, dim, inter;
   float limit;
+  std::uint32_t* arrivals;  // null: the sum over experts has a launch of its own
 };
 
 // Rows of x that a tile of the wide kernels holds at most, routed and shared.

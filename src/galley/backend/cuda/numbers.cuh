@@ -55,30 +55,33 @@ __device__ __forceinline__ void DecodeFp4x8(std::uint32_t word, std::uint32_t sc
 }
 
 // Stored rows of x pair values that lie two apart, (k0, k2), (k1, k3), (k4, k6), (k5, k7), which is what the bytes of a
-// word of e4m3 codes give without shuffling. MXFP4 weights are brought into the same order when they are uploaded: each
-// half of a word holds the codes of four pairs' members, their bits placed so that a shift and a mask make a bf16 of
-// them. Half-word bits (sign, exponent, mantissa): pair 0 15, 8, 7, 6; pair 1 12, 5, 4, 3; pair 2 9, 2, 1, 0; pair 3
-// 14, 11, 10, 13.
+// word of e4m3 codes give without shuffling. MXFP4 weights are brought into the same order when they are uploaded, the
+// bits of a word placed so that few instructions make bf16 pairs of it: of pairs 0, 1 and 2 a mask does after turning
+// the word right by 0, 3 and 6 bits. No fourth pair fits that way; its bits are low ones, which one product brings to
+// their places without carrying.
+inline constexpr std::uint32_t kFp4Places = 0x81C081C0u, kFp4Last = 0x001B001Bu, kFp4LastFactor = 0x1084u;
 __host__ __device__ constexpr std::uint32_t ArrangeFp4(std::uint32_t natural) {
   constexpr int kSource[2][4] = {{0, 1, 4, 5}, {2, 3, 6, 7}};
-  constexpr int kPlace[4][4] = {{15, 8, 7, 6}, {12, 5, 4, 3}, {9, 2, 1, 0}, {14, 11, 10, 13}};
+  constexpr int kTarget[4] = {15, 8, 7, 6};  // sign, exponent, mantissa of a bf16
+  constexpr int kLast[4] = {3, 1, 0, 4};
   std::uint32_t word = 0;
   for (int half = 0; half < 2; ++half) {
     for (int pair = 0; pair < 4; ++pair) {
       const std::uint32_t code = natural >> (4 * kSource[half][pair]) & 15;
-      for (int bit = 0; bit < 4; ++bit) word |= (code >> (3 - bit) & 1) << (16 * half + kPlace[pair][bit]);
+      for (int bit = 0; bit < 4; ++bit) {
+        const int place = 16 * half + (pair < 3 ? kTarget[bit] + 3 * pair : kLast[bit]);
+        word |= (code >> (3 - bit) & 1) << (place % 32);
+      }
     }
   }
   return word;
 }
 __device__ __forceinline__ void DecodeArrangedFp4x8(std::uint32_t word, std::uint32_t scale,
                                                     std::uint32_t (&pairs)[4]) {
-  constexpr std::uint32_t kMask = 0x81C081C0u;
-  pairs[0] = MultiplyPairs(word & kMask, scale);
-  pairs[1] = MultiplyPairs((word * 8u) & kMask, scale);
-  pairs[2] = MultiplyPairs((word * 64u) & kMask, scale);
-  const std::uint32_t exponent = (word >> 3) & 0x01800180u, mantissa = (word >> 7) & 0x00400040u;
-  pairs[3] = MultiplyPairs(((word * 2u) & 0x80008000u) | exponent | mantissa, scale);
+  pairs[0] = MultiplyPairs(word & kFp4Places, scale);
+  pairs[1] = MultiplyPairs(__funnelshift_r(word, word, 3) & kFp4Places, scale);
+  pairs[2] = MultiplyPairs(__funnelshift_r(word, word, 6) & kFp4Places, scale);
+  pairs[3] = MultiplyPairs((word & kFp4Last) * kFp4LastFactor & kFp4Places, scale);
 }
 // Four e4m3 codes of a word as pairs (k0, k2), (k1, k3).
 __device__ __forceinline__ void DecodeFp8x4(std::uint32_t word, std::uint32_t scale, std::uint32_t& even,

@@ -502,6 +502,7 @@ std::vector<OpCase> MakeCases() {
     add(fmt::format("Mhc_part{}_70x640", part), [part](OpRig& rig) { Mhc(rig, 70, 640, part); });
     add(fmt::format("Mhc_part{}_1100x96", part), [part](OpRig& rig) { Mhc(rig, 1100, 96, part); });
   }
+  add("Mhc_4200x96", [](OpRig& rig) { Mhc(rig, 4200, 96, 0); });  // several launches of many groups
   add("Mhc_520_true", [](OpRig& rig) { Mhc(rig, 520, 5120, 0); });
   add("MeanAndGather", MeanAndGather);
   add("AttnIn_small", [](OpRig& rig) { AttnIn(rig, {{0, 3}, {70, 6}}, 64, 64, 2); });

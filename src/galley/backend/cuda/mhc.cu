@@ -11,8 +11,9 @@ namespace {
 
 constexpr int kBlockChunks = 2, kBlockTiles = 4, kThreads = 32 * kBlockChunks * kBlockTiles;
 constexpr int kBlockRows = kBlockTiles * kTileRows;
-constexpr int kRowsAtOnce = kBlockRows * kArrivalGroups;      // of a launch
-constexpr int kFinishersMax = 64;                             // of all groups together
+constexpr int kGroupsAtOnce = 16, kRowsAtOnce = kBlockRows * kGroupsAtOnce;        // of a launch
+constexpr int kFinishersMax = 64;                                                  // of all groups together
+static_assert(kGroupsAtOnce <= kArrivalGroups && kGroupsAtOnce <= kFinishersMax);  // each group needs one
 constexpr int kNormThreads = kThreads - 32, kNormPieces = 3;  // of 8 values each, that a thread holds
 
 struct Scratch {

@@ -23,6 +23,11 @@ if [[ ${1:-} == pack ]]; then
     mkdir -p "$(dirname "$stripped/$program")"
     strip -o "$stripped/$program" "$build/$program" || exit 1
   done
+  size=$(stat -c %s "$stripped/galley")
+  if ((size > 20 << 20)); then
+    echo "the stripped galley has $size bytes, more than 20 MiB; build for fewer architectures (CUDA_ARCHS=90a-real)" >&2
+    exit 1
+  fi
   # Everything but the C library, which has to fit the machine's own loader.
   mkdir "$stripped/libs"
   (cd "$build" && ldd "${programs[@]}") | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |

@@ -72,7 +72,7 @@ fuzz: ## Run each fuzz target for FUZZ_SECONDS (20) seconds; needs clang
 	@$(INSTALL) fuzz
 	@$(MAKE) --no-print-directory build/fuzz/build.ninja
 	@cmake --build build/fuzz -j $(JOBS) --target fuzzers
-	@FUZZ_SEED=$(FUZZ_SEED) FUZZ_RUNS=$(FUZZ_RUNS) bash scripts/run_fuzzers.sh build/fuzz $(FUZZ_SECONDS)
+	@FUZZ_SEED='$(FUZZ_SEED)' FUZZ_RUNS='$(FUZZ_RUNS)' bash scripts/run_fuzzers.sh build/fuzz '$(FUZZ_SECONDS)'
 
 asan tsan: %: build/%/build.ninja ## Build with sanitizers and run the fast tests (asan covers undefined behaviour too)
 	@cmake --build build/$@ -j $(JOBS) --target galley fast_tests

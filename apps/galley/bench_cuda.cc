@@ -19,7 +19,13 @@ Result<int> RunBenchCuda(Context& context, GpuBench kind) {
     return kExitOk;
   }
   bench::CudaBenchOptions options{.shape = shape, .only = values.List("only"), .prefill = prefill};
-  if (kind == GpuBench::kLayers) options.only = {"layer"};
+  if (kind == GpuBench::kLayers) {
+    if (!options.only.empty()) {
+      return Err(ErrorCode::kInvalidArgument, "layers on a GPU have no parts; leave it out, or measure kernels",
+                 "only");
+    }
+    options.only = {"layer"};
+  }
   RETURN_IF_ERROR(bench::RunCudaBench(options, write));
   return kExitOk;
 }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <memory>
 #include <numeric>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -120,7 +121,12 @@ Status RunCollectivesBench(const CudaBenchWrite& write) {
   // Without multicast, which not every host allows; who sets the variable is asked first.
   setenv("NCCL_NVLS_ENABLE", "0", 0);
   int count = 0;
-  RETURN_IF_ERROR(Check(cudaGetDeviceCount(&count), "counting GPUs"));
+  if (const cudaError_t code = cudaGetDeviceCount(&count); code != cudaSuccess || count == 0) {
+    return Err(ErrorCode::kUnsupported,
+               fmt::format("collectives need a GPU, and this machine offers none ({}); run this on one that has some",
+                           cudaGetErrorString(code)),
+               "only");
+  }
   ASSIGN_OR_RETURN(const std::shared_ptr<const Nccl> nccl, Nccl::Open());
   std::vector<int> devices(static_cast<std::size_t>(count));
   std::iota(devices.begin(), devices.end(), 0);
@@ -130,7 +136,8 @@ Status RunCollectivesBench(const CudaBenchWrite& write) {
     ASSIGN_OR_RETURN(Gpu gpu, Gpu::Make(device, *std::ranges::max_element(kSizes)));
     gpus.push_back(std::move(gpu));
   }
-  write(fmt::format("NCCL {} without multicast, {} GPU{}\n\n", nccl->Version(), count,
+  const bool multicast = std::string_view(getenv("NCCL_NVLS_ENABLE")) != "0";
+  write(fmt::format("NCCL {} {} multicast, {} GPU{}\n\n", nccl->Version(), multicast ? "with" : "without", count,
                     count == 1 ? ": what it computes is copies on it" : "s"));
   write("| collective | bytes a GPU has | µs | GB/s |\n|---|---:|---:|---:|\n");
   for (const Collective& collective : kCollectives) {

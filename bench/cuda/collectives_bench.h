@@ -7,7 +7,7 @@
 
 namespace galley::bench {
 
-// Errors: kUnsupported (no NCCL), kDevice (no GPU, a fault), kInternal (a wrong result).
+// Errors: kUnsupported (no NCCL, no GPU), kDevice (a fault), kInternal (a wrong result).
 [[nodiscard]] Status RunCollectivesBench(const CudaBenchWrite& write);
 
 }  // namespace galley::bench

@@ -16,9 +16,18 @@ if (($#)) && ! [[ "$1" =~ ^(pack|compare_graphs|sanitize)$ ]]; then
   echo "tests/gpu/run.sh: $1: no such command; there are pack DIR and none (everything)" >&2
   exit 2
 fi
+if [[ ${1:-} == pack || ${1:-} == sanitize ]] && [[ ! ${2:-} =~ ^[A-Za-z0-9_./] ]]; then
+  echo "tests/gpu/run.sh: $1 needs a $([[ $1 == pack ]] && echo "folder for programs.tgz" || echo "tool of compute-sanitizer")" >&2
+  exit 2
+fi
+if [[ ! ${SECONDS_MAX:-540} =~ ^[1-9][0-9]*$ ]]; then
+  echo "tests/gpu/run.sh: SECONDS_MAX=$SECONDS_MAX is no number of seconds, which is at least 1" >&2
+  exit 2
+fi
 if [[ ${1:-} == pack ]]; then
   stripped=$(mktemp -d)
-  mkdir -p "$2"
+  trap 'rm -rf "$stripped"' EXIT
+  mkdir -p "$2" || exit 1
   for program in "${programs[@]}"; do
     mkdir -p "$(dirname "$stripped/$program")"
     strip -o "$stripped/$program" "$build/$program" || exit 1
@@ -30,27 +39,36 @@ if [[ ${1:-} == pack ]]; then
   fi
   # Everything but the C library, which has to fit the machine's own loader.
   mkdir "$stripped/libs"
+  if (cd "$build" && ldd "${programs[@]}") | grep 'not found' >&2; then exit 1; fi
   (cd "$build" && ldd "${programs[@]}") | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
     grep -vE '/(libc|libm|libpthread|libdl|librt|ld-linux[^/]*)\.so' | xargs cp -L -t "$stripped/libs" || exit 1
   tar czf "$2/programs.tgz" -C "$stripped" "${programs[@]}" libs || exit 1
-  rm -r "$stripped"
   du -h "$2/programs.tgz"
   exit 0
 fi
-if [[ -f $build/programs.tgz && ! -x $build/galley ]]; then tar xzf "$build/programs.tgz" -C "$build" || exit 1; fi
+if [[ -f $build/programs.tgz && ! $build/galley -nt $build/programs.tgz ]]; then
+  tar xzmf "$build/programs.tgz" -C "$build" || exit 1
+fi
+if [[ ! -x $build/galley ]]; then
+  echo "tests/gpu/run.sh: there is no $build/galley; run make cuda, or set BUILD to the folder of the programs" >&2
+  exit 2
+fi
 # Programs that came with their libraries; the absolute path, since parts may run elsewhere.
 if [[ -d $build/libs ]]; then export LD_LIBRARY_PATH=$(cd "$build/libs" && pwd)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}; fi
 logs=${LOGS:-$build/gpu-logs}
-mkdir -p "$logs"
+mkdir -p "$logs" || exit 1
 [[ -n ${1:-} ]] || command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 begin=$(date +%s)
 limit=${SECONDS_MAX:-540}
 status=0
+ran=0
+known=' '
 
 # part NAME SECONDS SHOW COMMAND…: runs it for at most SECONDS and reports; lines of its log that match SHOW follow.
 part() {
   local name=$1 most=$2 show=$3 start code left
   shift 3
+  known+="$name "
   if [[ -n ${PARTS:-} && " $PARTS " != *" $name "* ]]; then return; fi
   start=$(date +%s)
   left=$((limit - (start - begin)))
@@ -58,13 +76,15 @@ part() {
     printf '%-22s not run: the time is up\n' "$name"
     return
   fi
+  ran=$((ran + 1))
   timeout $((most < left ? most : left)) "$@" >"$logs/$name.log" 2>&1
   code=$?
   if ((code == 0)); then
     printf '%-22s passed in %3d s: %s\n' "$name" "$(($(date +%s) - start))" "$(grep -E 'PASSED|ERROR SUMMARY' "$logs/$name.log" | tail -1)"
   else
     printf '%-22s FAILED (%d) after %d s, see %s\n' "$name" "$code" "$(($(date +%s) - start))" "$logs/$name.log"
-    grep -E 'FAILED|instead of|limit|CHECK|Invalid|rror|Failure|Killed' "$logs/$name.log" | grep -v '  .*relative L2' | head -12
+    grep -E 'FAILED|instead of|limit|CHECK|Invalid|rror|Failure|Killed|^galley: ' "$logs/$name.log" | grep -v '  .*relative L2' |
+      head -12
     status=1
   fi
   if [[ -n $show ]]; then grep -E "$show" "$logs/$name.log"; fi
@@ -110,7 +130,10 @@ sanitize() {
     /SUMMARY:/ { for (i = 1; i < NF; ++i) if ($(i + 1) ~ /^(errors?|hazards?)/) errors += $i }
     /PASSED  \]/ { tests += $4 }
     END { printf "%s: %d errors in %d tests that passed\n", tool, errors, tests }'
-  return "$failed"
+  # A filter that names no test shows nothing.
+  grep -q 'PASSED' "$logs/$tool".*.log && return "$failed"
+  echo "FAILED: no test has run"
+  return 1
 }
 
 case ${1:-} in
@@ -135,9 +158,19 @@ part bench_slice 60 '\|' "$galley" bench slice --backend cuda
 part bench_rest 90 '\|' "$galley" bench kernels --backend cuda --only mhc --only index --only draw
 part bench_placement 60 '\|' "$galley" bench kernels --backend cuda --only placement
 part bench_attention 60 'prefill|8192' "$galley" bench kernels --backend cuda --only attention
-if [[ ${SANITIZE:-0} == 1 ]]; then
+if [[ ${SANITIZE:-0} != 0 ]]; then
   for tool in initcheck synccheck racecheck; do
     part "$tool" 500 'errors in' tests/gpu/run.sh sanitize "$tool"
   done
+fi
+for name in ${PARTS:-}; do
+  if [[ $known != *" $name "* ]]; then
+    echo "PARTS: there is no part $name; parts are$known(SANITIZE=1 adds initcheck, synccheck and racecheck)" >&2
+    status=2
+  fi
+done
+if ((ran == 0)); then
+  echo "no part has run" >&2
+  ((status)) || status=1
 fi
 exit $status

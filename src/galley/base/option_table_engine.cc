@@ -95,7 +95,7 @@ constexpr Spec kBench[] = {
      .initial = "8192",
      .help = "kernels: rows of the prefill step that is measured beside decode steps; 0: none. slice: the same, which "
              "are also what decode steps look back on.",
-     .ints = {0, 65536}},
+     .ints = {0, 65535}},
     {.name = "layers",
      .type = Type::kInt,
      .value_name = "N",

@@ -2,6 +2,7 @@
 // A library with NCCL's functions, for tests without GPUs: ranks are in one process, memory is the host's, and grouped
 // calls run when the group ends. Calls outside of a group are groups of their own, so they need a communicator of one
 // rank. FAKE_NCCL_VERSION and FAKE_NCCL_WITHOUT_SEND make libraries that must be refused.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <deque>
@@ -53,12 +54,15 @@ void AddAny(void* to, const void* from, std::size_t count, int type) {
   } else if (type == 2) {
     Add<std::uint32_t>(to, from, count);
   } else {
-    Add<std::uint8_t>(to, from, count);
+    Add<std::uint8_t>(to, from, count);  // bytes; there is no sum of other types here
   }
 }
 
 // One call of each rank of a world.
-int RunCollective(const std::vector<Call>& of) {
+int RunCollective(std::vector<Call> of) {
+  std::sort(of.begin(), of.end(), [](const Call& a, const Call& b) { return a.rank->rank < b.rank->rank; });
+  const bool adds = of[0].kind != Kind::kAllGather;
+  if (adds && of[0].type != 1 && of[0].type != 2 && of[0].type != 4 && of[0].type != 7) return kInvalidUsage;
   const std::size_t bytes = of[0].count * BytesOf(of[0].type), ranks = of.size();
   if (static_cast<int>(ranks) != of[0].rank->world->size) return kInvalidUsage;  // real ones would wait for ever
   for (const Call& call : of) {

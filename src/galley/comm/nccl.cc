@@ -8,6 +8,8 @@
 #include <iterator>
 #include <utility>
 
+#include "galley/base/check.h"
+
 namespace galley::comm {
 namespace {
 
@@ -48,6 +50,8 @@ struct Nccl::Functions {
 };
 
 Result<std::shared_ptr<const Nccl>> Nccl::Open(const std::string& path) {
+  if (path.empty() || path.find('\0') != std::string::npos)
+    return Err(ErrorCode::kUnsupported, "the name of NCCL's library is empty or has a zero in it; name a file");
   std::shared_ptr<Nccl> nccl(new Nccl);
   // Never unloaded: it has threads that end when they like.
   nccl->library_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -82,7 +86,8 @@ Result<std::shared_ptr<const Nccl>> Nccl::Open(const std::string& path) {
     return Err(ErrorCode::kUnsupported,
                fmt::format("is no NCCL that Galley can use: it lacks {}; 2.18 or newer is needed", missing), path);
   }
-  RETURN_IF_ERROR(nccl->Check(f.get_version(&nccl->version_), "asking for its version"));
+  if (const Status asked = nccl->Check(f.get_version(&nccl->version_), "asking NCCL for its version"); !asked)
+    return Err(ErrorCode::kUnsupported, asked.error().message, path);
   if (nccl->version_ < kOldestVersion) {
     return Err(ErrorCode::kUnsupported, fmt::format("is NCCL {}; 2.18 or newer is needed", nccl->Version()), path);
   }
@@ -101,16 +106,25 @@ std::string Nccl::Version() const {
 
 Status Nccl::Check(int code, const char* what) const {
   if (code == kSuccess) return {};
+  const char* text = functions_->error_text(code);
   return Err(ErrorCode::kDevice, fmt::format("{} failed: {} (NCCL code {}); NCCL_DEBUG=WARN says more", what,
-                                             functions_->error_text(code), code));
+                                             text != nullptr ? text : "no text", code));
 }
 
 Status Nccl::Together(const std::function<Status()>& calls) const {
+  CHECK(calls != nullptr) << "nothing to call";
   RETURN_IF_ERROR(Check(functions_->group_start(), "beginning a group of calls"));
-  // A group has to end whatever happened in it.
-  Status status = calls();
-  Status end = Check(functions_->group_end(), "starting a group of calls");
-  return status ? end : status;
+  // A group has to end whatever happened in it, or every later call would only be added to it.
+  struct Group {
+    const Functions& functions;
+    bool open = true;
+    int End() { return std::exchange(open, false) ? functions.group_end() : kSuccess; }
+    ~Group() { End(); }
+  } group{*functions_};
+  const Status status = calls();
+  const Status end = Check(group.End(), "starting a group of calls");
+  if (status || end) return status ? end : status;
+  return Err(status.error().code, fmt::format("{}; then {}", status.error().message, end.error().message));
 }
 
 Result<NcclId> MakeNcclId(const Nccl& nccl) {
@@ -130,30 +144,36 @@ NcclRank::~NcclRank() {
   if (communicator_ != nullptr) nccl_->functions().destroy(communicator_);
 }
 
+const Nccl& NcclRank::library() const {
+  CHECK(communicator_ != nullptr) << "a rank that was moved from";
+  return *nccl_;
+}
+
 Status NcclRank::AllReduceSum(const void* in, void* out, std::size_t count, ElementType type, void* stream) const {
-  return nccl_->Check(nccl_->functions().all_reduce(in, out, count, Of(type).code, kSum, communicator_, stream),
-                      "an all-reduce");
+  return library().Check(library().functions().all_reduce(in, out, count, Of(type).code, kSum, communicator_, stream),
+                         "an all-reduce");
 }
 Status NcclRank::AllGather(const void* in, void* out, std::size_t each, ElementType type, void* stream) const {
-  return nccl_->Check(nccl_->functions().all_gather(in, out, each, Of(type).code, communicator_, stream),
-                      "an all-gather");
+  return library().Check(library().functions().all_gather(in, out, each, Of(type).code, communicator_, stream),
+                         "an all-gather");
 }
 Status NcclRank::ReduceScatterSum(const void* in, void* out, std::size_t each, ElementType type, void* stream) const {
-  return nccl_->Check(nccl_->functions().reduce_scatter(in, out, each, Of(type).code, kSum, communicator_, stream),
-                      "a reduce-scatter");
+  return library().Check(
+      library().functions().reduce_scatter(in, out, each, Of(type).code, kSum, communicator_, stream),
+      "a reduce-scatter");
 }
 Status NcclRank::AllToAll(const void* in, void* out, std::size_t each, ElementType type, void* stream) const {
-  const Nccl::Functions& f = nccl_->functions();
-  return nccl_->Together([&]() -> Status {
+  const Nccl::Functions& f = library().functions();
+  return library().Together([&]() -> Status {
     const std::size_t bytes = each * Of(type).bytes;
     for (int peer = 0; peer < size_; ++peer) {
       const std::size_t at = static_cast<std::size_t>(peer) * bytes;
-      RETURN_IF_ERROR(
-          nccl_->Check(f.send(static_cast<const std::byte*>(in) + at, each, Of(type).code, peer, communicator_, stream),
-                       "a send of an all-to-all"));
-      RETURN_IF_ERROR(
-          nccl_->Check(f.receive(static_cast<std::byte*>(out) + at, each, Of(type).code, peer, communicator_, stream),
-                       "a receive of an all-to-all"));
+      RETURN_IF_ERROR(library().Check(
+          f.send(static_cast<const std::byte*>(in) + at, each, Of(type).code, peer, communicator_, stream),
+          "a send of an all-to-all"));
+      RETURN_IF_ERROR(library().Check(
+          f.receive(static_cast<std::byte*>(out) + at, each, Of(type).code, peer, communicator_, stream),
+          "a receive of an all-to-all"));
     }
     return {};
   });

@@ -29,7 +29,8 @@ class Nccl {
   [[nodiscard]] std::string Version() const;
 
   // What `calls` starts begins together: needed where one thread calls for several ranks, each of which would wait for
-  // the others. Errors: those of `calls`, kDevice.
+  // the others. What it has started begins although it fails or throws, so after a call for some ranks alone their
+  // communicator is of no use. Errors: those of `calls`, kDevice.
   [[nodiscard]] Status Together(const std::function<Status()>& calls) const;
 
   struct Functions;
@@ -72,6 +73,7 @@ class NcclRank {
   [[nodiscard]] Status AllToAll(const void* in, void* out, std::size_t each, ElementType type, void* stream) const;
 
  private:
+  [[nodiscard]] const Nccl& library() const;
   friend Result<std::vector<NcclRank>> MakeLocalRanks(std::shared_ptr<const Nccl> nccl, std::span<const int> devices);
   friend Result<NcclRank> JoinRanks(std::shared_ptr<const Nccl> nccl, const NcclId& id, int rank, int size);
   NcclRank(std::shared_ptr<const Nccl> nccl, void* communicator, int rank, int size);

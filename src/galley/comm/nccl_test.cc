@@ -37,6 +37,8 @@ TEST(Nccl, RefusesWhatIsNotThere) {
   EXPECT_EQ(nccl.error().code, ErrorCode::kUnsupported);
   EXPECT_THAT(nccl.error().ToString(), HasSubstr("libno-such-nccl.so.2"));
   EXPECT_THAT(nccl.error().ToString(), HasSubstr("LD_LIBRARY_PATH"));
+  EXPECT_THAT(Nccl::Open("").error().message, HasSubstr("name a file"));
+  EXPECT_THAT(Nccl::Open(std::string(FAKE_NCCL) + '\0' + "x").error().message, HasSubstr("a zero in it"));
 }
 
 TEST(Nccl, RefusesALibraryWithoutItsFunctions) {
@@ -164,6 +166,35 @@ TEST_F(Ranks, ErrorsSayWhatFailed) {
     return rank.AllToAll(in[r], out[r], 1, ElementType::kInt32, nullptr);
   }));
   EXPECT_THAT(out[1], ElementsAre(2, 5, 8));
+}
+
+TEST_F(Ranks, AGroupThatThrowsHasEnded) {
+  EXPECT_THROW(static_cast<void>(nccl_->Together([]() -> Status { throw 1; })), int);
+  const auto rank = JoinRanks(nccl_, *MakeNcclId(*nccl_), 0, 1);
+  float value = 3, out = 0;
+  ASSERT_TRUE(rank->AllReduceSum(&value, &out, 1, ElementType::kFloat, nullptr));
+  EXPECT_EQ(out, 3);
+}
+
+TEST_F(Ranks, TheirNumbersDecideNotTheOrderOfCalls) {
+  std::uint16_t own[kSize] = {1, 2, 3}, all[kSize][kSize] = {};
+  ASSERT_TRUE(nccl_->Together([&]() -> Status {
+    for (const std::size_t r : {2, 0, 1}) {
+      RETURN_IF_ERROR((*ranks_)[r].AllGather(&own[r], all[r], 1, ElementType::kBFloat16, nullptr));
+    }
+    return {};
+  }));
+  EXPECT_THAT(all[1], ElementsAre(1, 2, 3));
+}
+
+TEST_F(Ranks, BothErrorsOfAGroupAreTold) {
+  float value = 1;
+  const Status status = nccl_->Together([&]() -> Status {
+    RETURN_IF_ERROR((*ranks_)[0].AllReduceSum(&value, &value, 1, ElementType::kFloat, nullptr));
+    return Err(ErrorCode::kInternal, "mine");
+  });
+  ASSERT_FALSE(status);
+  EXPECT_THAT(status.error().message, HasSubstr("mine; then starting a group of calls failed: invalid usage"));
 }
 
 TEST_F(Ranks, ACallThatNotAllRanksMakeIsAnError) {

@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <memory>
 #include <numeric>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -136,9 +135,8 @@ Status RunCollectivesBench(const CudaBenchWrite& write) {
     ASSIGN_OR_RETURN(Gpu gpu, Gpu::Make(device, *std::ranges::max_element(kSizes)));
     gpus.push_back(std::move(gpu));
   }
-  const bool multicast = std::string_view(getenv("NCCL_NVLS_ENABLE")) != "0";
-  write(fmt::format("NCCL {} {} multicast, {} GPU{}\n\n", nccl->Version(), multicast ? "with" : "without", count,
-                    count == 1 ? ": what it computes is copies on it" : "s"));
+  write(fmt::format("NCCL {}, {} GPU{}; multicast is off unless NCCL_NVLS_ENABLE says otherwise\n\n", nccl->Version(),
+                    count, count == 1 ? ", so what it computes is copies on it" : "s"));
   write("| collective | bytes a GPU has | µs | GB/s |\n|---|---:|---:|---:|\n");
   for (const Collective& collective : kCollectives) {
     for (const std::size_t bytes : kSizes) {

@@ -179,7 +179,7 @@ TEST_F(Ranks, AGroupThatThrowsHasEnded) {
 TEST_F(Ranks, TheirNumbersDecideNotTheOrderOfCalls) {
   std::uint16_t own[kSize] = {1, 2, 3}, all[kSize][kSize] = {};
   ASSERT_TRUE(nccl_->Together([&]() -> Status {
-    for (const std::size_t r : {2, 0, 1}) {
+    for (const std::size_t r : {2U, 0U, 1U}) {
       RETURN_IF_ERROR((*ranks_)[r].AllGather(&own[r], all[r], 1, ElementType::kBFloat16, nullptr));
     }
     return {};

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "galley/backend/cuda/device_memory.h"
 #include "galley/comm/nccl.h"
 
 namespace galley::bench {
@@ -26,7 +27,7 @@ constexpr int kRounds = 20;
 
 Status Check(cudaError_t code, const char* what) {
   if (code == cudaSuccess) return {};
-  return Err(ErrorCode::kDevice, fmt::format("{}: {}", what, cudaGetErrorString(code)));
+  return Err(backend::cuda::DeviceError(code, what));
 }
 
 // One GPU's memory and stream, given back at the end.

@@ -15,6 +15,7 @@
 #include "cublas_lt.h"
 #include "fill.h"
 #include "galley/backend/cuda/cuda_backend.h"
+#include "galley/backend/cuda/draw_staging.h"
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/expert_store.h"
 #include "galley/backend/memory_formats.h"
@@ -580,16 +581,15 @@ void Draws(Bench& b, const std::vector<int>&) {
         backend::cuda::DrawRow& row = device_rows.back();
         row.allowed = row.repeated = 0, row.change_count = kChanges, row.repetition = 1.1f;
       }
-      const backend::cuda::DrawLaunch launch{.count = rows,
-                                             .vocab = kVocab,
-                                             .filters = kind.top_k > 0 || kind.top_p < 1,
-                                             .plain = kind.top_k <= 0 && kind.top_p >= 1,
-                                             .logits = placed,
-                                             .rows = b.Place(device_rows),
-                                             .words = device_words,
-                                             .changes = device_changes,
-                                             .drawn = drawn,
-                                             .ranked = ranked};
+      backend::cuda::DrawLaunch launch{.count = rows,
+                                       .vocab = kVocab,
+                                       .logits = placed,
+                                       .rows = b.Place(device_rows),
+                                       .words = device_words,
+                                       .changes = device_changes,
+                                       .drawn = drawn,
+                                       .ranked = ranked};
+      backend::cuda::ChooseForm(requests, launch);
       const double bytes = rows * 4.0 * kVocab;
       b.Report(fmt::format("Draw {} rows, {}", rows, kind.name), bytes, 0, 1,
                [&] { backend::cuda::DrawRows(launch, static_cast<cudaStream_t>(backend::StreamOf(b.backend()))); });

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/numbers.cuh"
 #include "galley/backend/cuda/ptx/wgmma.cuh"
 
@@ -145,10 +146,7 @@ int RowsOf(ProductWay way, int columns) {
 }
 
 int MultiprocessorCount() {
-  int device = 0, count = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  return count;
+  return cuda::MultiprocessorCount();
 }
 
 void MultiplyInShared(ProductWay way, int columns, int blocks, int multiprocessors, float* out, void* stream) {

@@ -87,6 +87,11 @@ Status Checked(cudaError_t code) {
 
 }  // namespace
 
+void ChooseForm(std::span<const DrawRequest> requests, DrawLaunch& launch) {
+  launch.filters = std::ranges::any_of(requests, HasFilters);
+  launch.plain = launch.vocab % 4 == 0 && std::ranges::all_of(requests, IsPlain);
+}
+
 DrawStaging::~DrawStaging() {
   if (copied_ != nullptr) cudaEventDestroy(copied_);
   if (copies_ != nullptr) cudaStreamDestroy(copies_);
@@ -119,18 +124,17 @@ Result<DrawLaunch> DrawStaging::Upload(const DrawArgs& args, cudaStream_t stream
   RETURN_IF_ERROR(Checked(cudaMemcpyAsync(device, packed_.data(), layout.bytes, cudaMemcpyHostToDevice, copies_)));
   RETURN_IF_ERROR(Checked(cudaEventRecord(copied_, copies_)));
   RETURN_IF_ERROR(Checked(cudaStreamWaitEvent(stream, copied_)));
-  const std::span<const DrawRequest> requests(args.requests, count);
   auto* drawn = results_.as<DrawnToken>();
-  return DrawLaunch{.count = args.count,
+  DrawLaunch launch{.count = args.count,
                     .vocab = args.vocab,
-                    .filters = std::ranges::any_of(requests, HasFilters),
-                    .plain = args.vocab % 4 == 0 && std::ranges::all_of(requests, IsPlain),
                     .logits = args.logits,
                     .rows = reinterpret_cast<const DrawRow*>(device),
                     .words = reinterpret_cast<const std::uint32_t*>(device + layout.words),
                     .changes = reinterpret_cast<const LogitChange*>(device + layout.changes),
                     .drawn = drawn,
                     .ranked = reinterpret_cast<RankedToken*>(drawn + count)};
+  ChooseForm({args.requests, count}, launch);
+  return launch;
 }
 
 Status DrawStaging::Issue(const DrawArgs& args, cudaStream_t stream) {

@@ -6,10 +6,15 @@
 
 #include <cuda_runtime_api.h>
 
+#include <span>
+
 #include "galley/backend/backend.h"
 #include "galley/backend/cuda/kernels.h"
 
 namespace galley::backend::cuda {
+
+// Sets `filters` and `plain` of a launch, whose `vocab` is set, for draws of `requests`.
+void ChooseForm(std::span<const DrawRequest> requests, DrawLaunch& launch);
 
 class DrawStaging {
  public:

@@ -85,10 +85,10 @@ constexpr Spec kBench[] = {
     {.name = "only",
      .type = Type::kList,
      .value_name = "PART",
-     .help = "Measure this part only. kernels: layer, moe, dense, attention, mhc, head, index, draw, products, or "
-             "placement alone "
-             "(experts that lie elsewhere than on the GPU). layers on the cpu: decode, prefill, moe (experts of one "
-             "row, all MXFP4)."},
+     .help = "Measure this part only. kernels: layer, moe, dense, attention, mhc, head, index, draw, products (ways of "
+             "multiplying FP8 codes), or one of these alone: placement (experts that lie elsewhere than on the GPU), "
+             "collectives (NCCL between all GPUs). layers on the cpu: decode, prefill, moe (experts of one row, all "
+             "MXFP4)."},
     {.name = "prefill-rows",
      .type = Type::kInt,
      .value_name = "N",

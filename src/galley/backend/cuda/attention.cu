@@ -44,7 +44,7 @@ __device__ void FindKeys(const AttentionTask& task, const SequenceEntry& sequenc
   const int end = (places.end() + kBlock - 1) / kBlock * kBlock;
   for (int place = static_cast<int>(threadIdx.x); place < end; place += kThreads) {
     const std::int32_t entry = EntryAt(task, places, t, place);
-    out[place] = KeyAt(task, sequence, places, place, {entry, BlockOf(task, sequence, entry)});
+    out[place] = KeyAt(task, places, place, {entry, BlockOf(task, sequence.block_offset, entry)});
   }
 }
 

@@ -142,7 +142,11 @@ __global__ void __launch_bounds__(kThreads, 1) HeadsAttentionKernel(AttentionTas
   const int role = __shfl_sync(kFullWarp, tid / kGroup, 0);
   if (role == 0) {
     ptx::RaiseRegisters<160>();
-    MakeProbabilities(task, scale, part, s);
+    if (part.half == 0) {
+      MakeProbabilities<0>(task, scale, part, s);
+    } else {
+      MakeProbabilities<1>(task, scale, part, s);
+    }
   } else if (role == 1) {
     ptx::RaiseRegisters<176>();
     AddValues(task, part, s);

@@ -27,7 +27,7 @@ static_assert(kHeads * kRowBytes == kKeyBytes);
 // short of make one factor; scores and the result are brought back.
 constexpr int kKeyShift = 16;
 // The dimensions of keys lie in an order of their own in each piece of eight, d0 d4 d1 d5 d2 d6 d3 d7, which is what
-// the codes of an entry give without shuffling. Queries follow when they are loaded, and the result is put in order.
+// the codes of an entry give without shuffling. Queries are brought into it when they have come, and the result is put in order.
 
 // Probabilities of a block of keys as operands of the values' products: of heads l/4 (+ 8) for lane l, from block 0 (1)
 // of the cluster. `factor`: how much earlier sums shrink; in the last message of a row, the inverse of the denominator.
@@ -41,7 +41,7 @@ struct Shared {
   // A row's queries (heads behind each other, their pieces of 16 bytes swizzled), then its blocks of keys, in cores;
   // the buffer of the last one serves the result on its way out.
   alignas(kCore) std::uint8_t keys[kKeyBuffers][kKeyBytes];
-  alignas(128) uint4 scores[kScoreSlots][4][kGroup];  // of the other block
+  alignas(128) uint2 scores[kScoreSlots][8][kGroup];  // of the other block
   Probabilities probabilities[kProbabilitySlots];
   alignas(16) std::uint8_t raw[kRecordWarps][kRawStages][8 * kRawStride];
   // Of the eight keys of each warp, which are keys at all.
@@ -104,6 +104,7 @@ __device__ __forceinline__ int Groups(const AttentionTask& task) {
 }
 __device__ __forceinline__ Item ItemAt(const AttentionTask& task, int i) {
   const int groups = Groups(task);
+  if (groups == 1) return {.t = i, .head0 = 0};  // no division
   return {.t = i / groups, .head0 = i % groups * kHeads};
 }
 __device__ __forceinline__ int Items(const AttentionTask& task) {

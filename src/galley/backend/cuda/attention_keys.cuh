@@ -3,6 +3,7 @@
 // records become bf16. A place depends on the row alone.
 #pragma once
 
+#include <bit>
 #include <cmath>
 
 #include "galley/backend/cuda/kernels.h"
@@ -23,6 +24,12 @@ struct KeyPlace {
   KeyKind kind;
 };
 
+// Strides of records in units of 16 bytes, and how many bits of an entry's number are its place in its block.
+struct RecordUnits {
+  std::uint32_t row, slot, block;
+  int entry_bits;
+};
+
 // Both ops in one shape.
 struct AttentionTask {
   StepView step;
@@ -36,9 +43,16 @@ struct AttentionTask {
   const std::int32_t* list;
   int topk;
   HistorySlab slab;
+  RecordUnits units;
   BFloat16* out;
   BFloat16* unrotated_copy;
 };
+inline RecordUnits UnitsOf(const Ring& ring, const HistorySlab& slab) {
+  const auto units = [](std::size_t bytes) { return static_cast<std::uint32_t>(bytes / 16); };
+  // A block of history has a power of two of entries.
+  return {units(ring.row_bytes), units(ring.slot_bytes), units(slab.block_bytes()),
+          std::countr_zero(static_cast<unsigned>(slab.entries()))};
+}
 
 // attention_heads.cu; compute capability 9.0.
 void HeadsAttention(const AttentionTask& task, cudaStream_t stream);
@@ -65,6 +79,7 @@ inline AttentionTask TaskOf(const AttentionArgs& args) {
           .list = args.list,
           .topk = args.topk,
           .slab = args.slab,
+          .units = UnitsOf(args.ring, args.slab),
           .out = args.out,
           .unrotated_copy = args.unrotated_copy};
 }
@@ -83,6 +98,7 @@ inline AttentionTask TaskOf(const DraftAttentionArgs& args) {
           .list = nullptr,
           .topk = 0,
           .slab = {},
+          .units = UnitsOf(args.ring, {}),
           .out = args.out,
           .unrotated_copy = nullptr};
 }
@@ -90,7 +106,10 @@ inline AttentionTask TaskOf(const DraftAttentionArgs& args) {
 // Places of one row's list of keys.
 struct Places {
   int window_rows, window_places, entries;
-  int oldest;  // position of the first window row
+  // Window places below `committed` lie in the ring: those below `turned` from row `newest` of the ring on, the others
+  // from row `oldest`. Those behind are rows of the step, the place's number and `step_row`.
+  int committed, turned, newest, oldest, step_row;
+  std::uint32_t slot;  // where the sequence's ring begins, in units
   __device__ int end() const { return entries == 0 ? window_rows : window_places + entries; }
   // Blocks of places, without those that lie in the window's unused places and hold no key.
   template <int Block>
@@ -102,8 +121,7 @@ struct Places {
   __device__ int BlockBegin(int i) const {
     return (i < WindowBlocks<Block>() ? i : i + SkippedBlocks<Block>()) * Block;
   }
-
- private:
+  // Blocks of window rows, and how many behind them hold no key.
   template <int Block>
   __device__ int WindowBlocks() const {
     return (window_rows + Block - 1) / Block;
@@ -114,17 +132,36 @@ struct Places {
   }
 };
 
-// Of the row at position `p`.
+// Of the row at position `p`. Window rows are listed by position; for draft blocks, committed ones are in the order of
+// position mod window_size (those of the newest turn first), then come the rows of the block.
 __device__ __forceinline__ Places PlacesOf(const AttentionTask& task, const SequenceEntry& sequence, int p,
                                            int entries) {
+  const auto ring_row = [&](int position) {
+    return static_cast<int>(static_cast<unsigned>(position) % static_cast<unsigned>(task.ring.rows));
+  };
+  Places places;
+  places.slot = static_cast<std::uint32_t>(sequence.slot) * task.units.slot;
   if (task.draft) {
     const int from = max(max(sequence.start - task.window_size, 0), sequence.decoder_floor);
-    const int rows = max(sequence.start - from, 0) + sequence.rows;
-    return {rows, rows, 0, from};
+    const int newest = max(sequence.start / task.window_size * task.window_size, from);
+    places.committed = max(sequence.start - from, 0);
+    places.window_rows = places.window_places = places.committed + sequence.rows;
+    places.entries = 0;
+    places.turned = max(sequence.start - newest, 0);
+    places.newest = ring_row(newest), places.oldest = ring_row(from);
+    places.step_row = sequence.first_row - places.committed;
+  } else {
+    const int floor = task.decoder_floor ? sequence.decoder_floor : sequence.encoder_floor;
+    const int oldest = max(floor, p - task.window_size + 1);
+    places.window_rows = p + 1 - oldest;
+    places.window_places = min(task.window_size, max(task.window_places, p + 1));
+    places.entries = entries;
+    places.committed = max(sequence.start - oldest, 0);
+    places.turned = places.newest = 0;
+    places.oldest = ring_row(oldest);
+    places.step_row = sequence.first_row + oldest - sequence.start;
   }
-  const int floor = task.decoder_floor ? sequence.decoder_floor : sequence.encoder_floor;
-  const int oldest = max(floor, p - task.window_size + 1);
-  return {p + 1 - oldest, min(task.window_size, max(task.window_places, p + 1)), entries, oldest};
+  return places;
 }
 
 // A place that holds an entry has its number, and the id of the block of history that it lies in. Apart, so that a
@@ -132,58 +169,32 @@ __device__ __forceinline__ Places PlacesOf(const AttentionTask& task, const Sequ
 struct EntryPlace {
   std::int32_t entry = -1, block = 0;
 };
-// A block of history has a power of two of entries.
-__device__ __forceinline__ int EntryBits(const HistorySlab& slab) {
-  return 31 - __clz(slab.entries());
-}
 __device__ __forceinline__ std::int32_t EntryAt(const AttentionTask& task, const Places& places, int t, int place) {
   if (place < places.window_places || place >= places.end()) return -1;
   return task.list[static_cast<std::int64_t>(t) * task.topk + place - places.window_places];
 }
-__device__ __forceinline__ std::int32_t BlockOf(const AttentionTask& task, const SequenceEntry& sequence,
-                                                std::int32_t entry) {
-  if (entry < 0) return 0;
-  return task.step.blocks[sequence.block_offset + (entry >> EntryBits(task.slab))];
-}
-
-// The record of a window place: row `row` of the step, or `position` in the ring (row < 0).
-struct WindowPlace {
-  int row, position;
-};
-__device__ __forceinline__ WindowPlace WindowAt(const AttentionTask& task, const SequenceEntry& sequence,
-                                                const Places& places, int place) {
-  if (!task.draft) {
-    const int position = places.oldest + place, ahead = position - sequence.start;
-    return {ahead >= 0 ? sequence.first_row + ahead : -1, position};
-  }
-  // Committed rows in the order of position mod window_size, then the rows of the block. Of the committed ones,
-  // positions oldest … start - 1, those of the newest turn of the ring come first.
-  const int committed = places.window_rows - sequence.rows;
-  if (place >= committed) return {sequence.first_row + place - committed, 0};
-  const int newest_first = max(sequence.start / task.window_size * task.window_size, places.oldest);
-  const int in_turn = max(sequence.start - newest_first, 0);
-  return {-1, place < in_turn ? newest_first + place : places.oldest + (place - in_turn)};
+// `block_offset`: that of the sequence.
+__device__ __forceinline__ std::int32_t BlockOf(const AttentionTask& task, int block_offset, std::int32_t entry) {
+  return entry < 0 ? 0 : task.step.blocks[block_offset + (entry >> task.units.entry_bits)];
 }
 
 // Where the key of `place` lies.
-__device__ __forceinline__ KeyPlace KeyAt(const AttentionTask& task, const SequenceEntry& sequence,
-                                          const Places& places, int place, EntryPlace listed) {
+__device__ __forceinline__ KeyPlace KeyAt(const AttentionTask& task, const Places& places, int place,
+                                          EntryPlace listed) {
   if (place < places.window_rows) {
-    const auto [row, position] = WindowAt(task, sequence, places, place);
-    const auto unit = [](std::size_t bytes) { return static_cast<std::uint32_t>(bytes / 16); };
-    const std::uint32_t row_units = unit(task.ring.row_bytes);
-    if (row >= 0) return {static_cast<std::uint32_t>(row) * row_units, kDim / 16, KeyKind::kStep};
-    return {static_cast<std::uint32_t>(sequence.slot) * unit(task.ring.slot_bytes) +
-                static_cast<std::uint32_t>(position % task.ring.rows) * row_units,
-            kDim / 16, KeyKind::kRing};
+    if (place >= places.committed) {
+      return {static_cast<std::uint32_t>(places.step_row + place) * task.units.row, kDim / 16, KeyKind::kStep};
+    }
+    int row = place < places.turned ? places.newest + place : places.oldest + (place - places.turned);
+    if (row >= task.ring.rows) row -= task.ring.rows;
+    return {places.slot + static_cast<std::uint32_t>(row) * task.units.row, kDim / 16, KeyKind::kRing};
   }
   if (listed.entry < 0) return {0, 0, KeyKind::kNone};
   constexpr std::uint32_t kCodes = kDim / 2 / 16, kScales = kDim / 16 / 16;
-  const auto entries = static_cast<std::uint32_t>(task.slab.entries()),
-             i = static_cast<std::uint32_t>(listed.entry) & (entries - 1);
-  return {
-      static_cast<std::uint32_t>(listed.block) * static_cast<std::uint32_t>(task.slab.block_bytes() / 16) + i * kCodes,
-      static_cast<std::uint16_t>(entries * kCodes - i * (kCodes - kScales)), KeyKind::kEntry};
+  const std::uint32_t entries = 1u << task.units.entry_bits,
+                      i = static_cast<std::uint32_t>(listed.entry) & (entries - 1);
+  return {static_cast<std::uint32_t>(listed.block) * task.units.block + i * kCodes,
+          static_cast<std::uint16_t>(entries * kCodes - i * (kCodes - kScales)), KeyKind::kEntry};
 }
 __device__ __forceinline__ const std::uint8_t* CodesOf(const AttentionTask& task, const KeyPlace& key) {
   const void* base = key.kind == KeyKind::kStep   ? static_cast<const void*>(task.window)

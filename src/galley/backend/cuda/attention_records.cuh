@@ -19,6 +19,17 @@ __device__ __forceinline__ void FetchQueries(const AttentionTask& task, const It
   }
 }
 
+// Brings the dimensions of the queries that this lane has copied into the order of keys.
+__device__ __forceinline__ void OrderQueries(int own, int lane, std::uint8_t* out) {
+#pragma unroll 4
+  for (int i = 0; i < 8; ++i) {
+    uint4& piece = *reinterpret_cast<uint4*>(out + (own * 8 + i) * kRowBytes + (lane ^ i) * 16);
+    const uint4 p = piece;
+    piece = {__byte_perm(p.x, p.z, 0x5410), __byte_perm(p.x, p.z, 0x7632), __byte_perm(p.y, p.w, 0x5410),
+             __byte_perm(p.y, p.w, 0x7632)};
+  }
+}
+
 // Starts the copies of this half of eight records.
 __device__ __forceinline__ void FetchRecords(const AttentionTask& task, const KeyPlace* places, int half, int lane,
                                              std::uint8_t* raw) {
@@ -102,14 +113,17 @@ struct NextList {
   const AttentionTask& task;
   int own, lane;
   int item = static_cast<int>(blockIdx.x), stage = 0;
-  int t = 0, position = 0, sequence_index = 0, entries = 0, blocks = 0;
+  int t = 0, position = 0, sequence_index = 0, entries = 0, blocks = 0, window_blocks = 0, skipped_places = 0;
   int4 quads[4];
   SequenceEntry sequence;
   Places places{};
   EntryPlace listed[kAtOnce];
 
   __device__ __forceinline__ bool none() const { return item >= Items(task); }
-  __device__ __forceinline__ int Place(int b) const { return places.BlockBegin<kBlock>(b) + own * 8 + lane % 8; }
+  // This lane's key of the b-th block that is visited.
+  __device__ __forceinline__ int Place(int b) const {
+    return b * kBlock + own * 8 + lane % 8 + (b < window_blocks ? 0 : skipped_places);
+  }
   // `row_free` waits until the places of an earlier row may be overwritten.
   template <typename RowFree>
   __device__ __forceinline__ void Advance(KeyPlace* out, RowFree&& row_free) {
@@ -143,29 +157,28 @@ struct NextList {
       case 2:
         places = PlacesOf(task, sequence, position, entries);
         blocks = max(places.Blocks<kBlock>(), 1);  // a row without keys has a block of none
+        window_blocks = places.WindowBlocks<kBlock>();
+        skipped_places = places.SkippedBlocks<kBlock>() * kBlock;
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) listed[i].entry = EntryAt(task, places, t, Place(lane / 8 + 4 * i));
         break;
       case 3:
 #pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) listed[i].block = BlockOf(task, sequence, listed[i].entry);
+        for (int i = 0; i < kAtOnce; ++i) listed[i].block = BlockOf(task, sequence.block_offset, listed[i].entry);
         break;
       default:
         row_free();
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           const int b = lane / 8 + 4 * i;
-          if (b < blocks) *reinterpret_cast<EntryPlace*>(out + b * kBlock + own * 8 + lane % 8) = listed[i];
+          if (b < blocks) out[b * kBlock + own * 8 + lane % 8] = KeyAt(task, places, Place(b), listed[i]);
         }
 #pragma unroll 1
-        for (int b = lane / 8; b < blocks; b += 4) {
-          KeyPlace* at = out + b * kBlock + own * 8 + lane % 8;
-          EntryPlace entry = *reinterpret_cast<const EntryPlace*>(at);
-          if (b >= 4 * kAtOnce) {  // a longer list than usual
-            entry.entry = EntryAt(task, places, t, Place(b));
-            entry.block = BlockOf(task, sequence, entry.entry);
-          }
-          *at = KeyAt(task, sequence, places, Place(b), entry);
+        for (int b = lane / 8 + 4 * kAtOnce; b < blocks; b += 4) {  // a longer list than usual
+          const int place = Place(b);
+          EntryPlace entry{.entry = EntryAt(task, places, t, place)};
+          entry.block = BlockOf(task, sequence.block_offset, entry.entry);
+          out[b * kBlock + own * 8 + lane % 8] = KeyAt(task, places, place, entry);
         }
         __syncwarp();
     }
@@ -176,7 +189,6 @@ struct NextList {
   __device__ __forceinline__ bool Whole() const {
     return task.list != nullptr && task.topk % 4 == 0;
   }
-  static_assert(sizeof(EntryPlace) == sizeof(KeyPlace));
 };
 
 __device__ __forceinline__ void DecodeRows(const AttentionTask& task, const Part& part, Shared& s) {
@@ -192,13 +204,19 @@ __device__ __forceinline__ void DecodeRows(const AttentionTask& task, const Part
   NextList next{.task = task, .own = own, .lane = lane};
   const KeyPlace* places = nullptr;
   int blocks = 0, b = 0;
+  bool asked = false;  // for the next row's queries
   const auto fetch = [&](int i) {
     if (i < blocks) FetchRecords(task, places + i * kBlock + own * 8, part.half, lane, s.raw[own][i % kRawStages]);
     ptx::CommitCopies();
   };
   while (true) {
-    // The list of a row is made while the row before it is worked on. Its last stage waits until scores have finished
-    // the row before that, which they have only once they have started on this one: so not before the first block.
+    if (b == blocks && !asked && !next.none()) {
+      ptx::WaitPhase(At(s.key_empty[buffer.slot]), buffer.parity ^ 1);
+      FetchQueries(task, ItemAt(task, next.item), own, part.half, lane, s.keys[buffer.slot]);
+      asked = true;
+    }
+    // The list of a row is made while the row before it is worked on. Its last stage waits until scores and values have
+    // finished the row before that.
     if (next.stage < NextList::kStages && !next.none()) {
       next.Advance(s.places + row.slot * list_places, [&] {
         ptx::WaitPhase(At(s.row_empty[row.slot]), row.parity ^ 1);
@@ -210,11 +228,8 @@ __device__ __forceinline__ void DecodeRows(const AttentionTask& task, const Part
       if (b == blocks) continue;
     } else if (b == blocks) {
       if (next.none()) return;
-      const Item item = ItemAt(task, next.item);
       blocks = next.blocks, b = 0;
       places = s.places + row.slot * list_places;
-      ptx::WaitPhase(At(s.key_empty[buffer.slot]), buffer.parity ^ 1);
-      FetchQueries(task, item, own, part.half, lane, s.keys[buffer.slot]);
 #pragma unroll 1
       for (int i = 0; i < kRawStages; ++i) fetch(i);
       // Values read the angles behind the first block of keys.
@@ -227,10 +242,14 @@ __device__ __forceinline__ void DecodeRows(const AttentionTask& task, const Part
       row.Advance();
       next.item += static_cast<int>(gridDim.x);
       next.stage = 0;
+      asked = false;
     }
     ptx::WaitCopies<kRawStages - 1>();
     __syncwarp();
-    if (b == 0) fill();  // queries came before
+    if (b == 0) {  // queries came before
+      OrderQueries(own, lane, s.keys[buffer.slot]);
+      fill();
+    }
     const KeyKind kind = places[b * kBlock + own * 8 + lane % 8].kind;
     const unsigned used = __ballot_sync(kFullWarp, kind != KeyKind::kNone) & 0xFF;
     ptx::WaitPhase(At(s.key_empty[buffer.slot]), buffer.parity ^ 1);

@@ -34,6 +34,11 @@ __device__ __forceinline__ void SendFour(std::uint32_t to, const uint4& value, s
       "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(barrier)
       : "memory");
 }
+__device__ __forceinline__ void SendTwo(std::uint32_t to, const uint2& value, std::uint32_t barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(to),
+               "r"(value.x), "r"(value.y), "r"(barrier)
+               : "memory");
+}
 __device__ __forceinline__ void SendOne(std::uint32_t to, float value, std::uint32_t barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(value),
                "r"(barrier)

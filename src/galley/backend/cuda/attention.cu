@@ -53,16 +53,16 @@ __device__ void FindKeys(const AttentionTask& task, const SequenceEntry& sequenc
 __device__ void FetchKeys(const AttentionTask& task, const KeyPlace* keys, std::uint8_t* raw) {
   constexpr int kPerKey = kThreads / 64;
   const int local = static_cast<int>(threadIdx.x) / kPerKey;
-  if (local < kBlock && keys[local].kind != KeyKind::kNone) {
+  if (local < kBlock && keys[local].kind() != KeyKind::kNone) {
     const KeyPlace key = keys[local];
-    const bool entry = key.kind == KeyKind::kEntry;
+    const bool entry = key.kind() == KeyKind::kEntry;
     const int code_pieces = entry ? kDim / 32 : kDim / 16, pieces = code_pieces + (entry ? 2 : 1);
-    const std::uint8_t* codes = CodesOf(task, key);
+    const std::uint8_t* codes = key.codes();
     std::uint8_t* to = raw + local * kRawStride;
     for (int piece = static_cast<int>(threadIdx.x) % kPerKey; piece < pieces; piece += kPerKey) {
       const int scale = piece - code_pieces;
       ptx::CopyAsync16(to + (scale >= 0 ? (entry ? kDim - 16 : kDim) + scale * 16 : piece * 16),
-                       codes + (scale >= 0 ? key.scales + scale : piece) * 16, true);
+                       codes + (scale >= 0 ? key.scales() + scale : piece) * 16, true);
     }
   }
   ptx::CommitCopies();
@@ -98,7 +98,7 @@ __device__ void DecodeKeys(int begin, Shared& s) {
   constexpr int kPerKey = kThreads / 64, kAtOnce = 4;
   const int local = static_cast<int>(threadIdx.x) / kPerKey;
   if (local >= kBlock) return;
-  const KeyKind kind = s.places[begin + local].kind;
+  const KeyKind kind = s.places[begin + local].kind();
   const std::uint8_t* raw = s.raw + local * kRawStride;
   BFloat16* out = s.keys + local * kRowStride;
   const int first = static_cast<int>(threadIdx.x) % kPerKey;
@@ -151,7 +151,7 @@ __device__ void Scores(float scale, int begin, Shared& s) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int key = warp * 8 + lane % 4 * 2 + i % 2;
-    const bool used = s.places[begin + key].kind != KeyKind::kNone;
+    const bool used = s.places[begin + key].kind() != KeyKind::kNone;
     s.scores[(lane / 4 + i / 2 * 8) * kScoreStride + key] = used ? (even[i] + odd[i]) * scale : -INFINITY;
   }
 }

@@ -14,14 +14,26 @@ namespace galley::backend::cuda {
 
 constexpr int kDim = 512, kDraftRowsMax = 64;  // rows of a draft block
 
-enum class KeyKind : std::uint16_t { kNone = 0, kStep, kRing, kEntry };
+enum class KeyKind : std::uint32_t { kNone = 0, kStep, kRing, kEntry };
 
-// Where the key of a place lies, in units of 16 bytes: codes from where the records of its kind begin, and scales from
-// the codes.
-struct KeyPlace {
-  std::uint32_t codes;
-  std::uint16_t scales;
-  KeyKind kind;
+// Where the key of a place lies. Addresses are counted in units of 16 bytes, of which 46 bits are enough.
+class KeyPlace {
+ public:
+  KeyPlace() = default;
+  // `scales`: units from the codes to the scales.
+  __device__ KeyPlace(KeyKind kind, const void* codes, std::uint32_t scales) {
+    const std::uint64_t units = reinterpret_cast<std::uint64_t>(codes) >> 4;
+    low_ = static_cast<std::uint32_t>(units);
+    high_ = static_cast<std::uint32_t>(kind) << 30 | scales << 14 | static_cast<std::uint32_t>(units >> 32);
+  }
+  [[nodiscard]] __device__ KeyKind kind() const { return static_cast<KeyKind>(high_ >> 30); }
+  [[nodiscard]] __device__ const std::uint8_t* codes() const {
+    return reinterpret_cast<const std::uint8_t*>((static_cast<std::uint64_t>(high_ & 0x3FFF) << 32 | low_) << 4);
+  }
+  [[nodiscard]] __device__ int scales() const { return static_cast<int>(high_ >> 14 & 0xFFFF); }
+
+ private:
+  std::uint32_t low_ = 0, high_ = 0;
 };
 
 // Strides of records in units of 16 bytes, and how many bits of an entry's number are its place in its block.
@@ -181,26 +193,26 @@ __device__ __forceinline__ std::int32_t BlockOf(const AttentionTask& task, int b
 // Where the key of `place` lies.
 __device__ __forceinline__ KeyPlace KeyAt(const AttentionTask& task, const Places& places, int place,
                                           EntryPlace listed) {
+  const auto at = [](const void* base, std::uint32_t units) {
+    return static_cast<const std::uint8_t*>(base) + static_cast<std::size_t>(units) * 16;
+  };
   if (place < places.window_rows) {
     if (place >= places.committed) {
-      return {static_cast<std::uint32_t>(places.step_row + place) * task.units.row, kDim / 16, KeyKind::kStep};
+      const std::uint32_t row = static_cast<std::uint32_t>(places.step_row + place);
+      return {KeyKind::kStep, at(task.window, row * task.units.row), kDim / 16};
     }
     int row = place < places.turned ? places.newest + place : places.oldest + (place - places.turned);
     if (row >= task.ring.rows) row -= task.ring.rows;
-    return {places.slot + static_cast<std::uint32_t>(row) * task.units.row, kDim / 16, KeyKind::kRing};
+    return {KeyKind::kRing, at(task.ring.base, places.slot + static_cast<std::uint32_t>(row) * task.units.row),
+            kDim / 16};
   }
-  if (listed.entry < 0) return {0, 0, KeyKind::kNone};
+  if (listed.entry < 0) return {};
   constexpr std::uint32_t kCodes = kDim / 2 / 16, kScales = kDim / 16 / 16;
   const std::uint32_t entries = 1u << task.units.entry_bits,
                       i = static_cast<std::uint32_t>(listed.entry) & (entries - 1);
-  return {static_cast<std::uint32_t>(listed.block) * task.units.block + i * kCodes,
-          static_cast<std::uint16_t>(entries * kCodes - i * (kCodes - kScales)), KeyKind::kEntry};
-}
-__device__ __forceinline__ const std::uint8_t* CodesOf(const AttentionTask& task, const KeyPlace& key) {
-  const void* base = key.kind == KeyKind::kStep   ? static_cast<const void*>(task.window)
-                     : key.kind == KeyKind::kRing ? static_cast<const void*>(task.ring.base)
-                                                  : static_cast<const void*>(task.slab.base);
-  return static_cast<const std::uint8_t*>(base) + static_cast<std::size_t>(key.codes) * 16;
+  return {KeyKind::kEntry,
+          at(task.slab.base, static_cast<std::uint32_t>(listed.block) * task.units.block + i * kCodes),
+          entries * kCodes - i * (kCodes - kScales)};
 }
 
 }  // namespace galley::backend::cuda

@@ -31,20 +31,19 @@ __device__ __forceinline__ void OrderQueries(int own, int lane, std::uint8_t* ou
 }
 
 // Starts the copies of this half of eight records.
-__device__ __forceinline__ void FetchRecords(const AttentionTask& task, const KeyPlace* places, int half, int lane,
-                                             std::uint8_t* raw) {
+__device__ __forceinline__ void FetchRecords(const KeyPlace* places, int half, int lane, std::uint8_t* raw) {
   const KeyPlace key = places[lane / 4];
-  if (key.kind == KeyKind::kNone) return;
-  const bool entry = key.kind == KeyKind::kEntry;
-  const int part = lane % 4, pieces = entry ? kHalf / 32 : kHalf / 16;
-  const std::uint8_t* codes = CodesOf(task, key);
-  const std::uint8_t* from = codes + half * pieces * 16;
-  std::uint8_t* to = raw + lane / 4 * kRawStride;
+  if (key.kind() == KeyKind::kNone) return;
+  const bool entry = key.kind() == KeyKind::kEntry;
+  const int part = lane % 4;
+  const std::uint8_t* codes = key.codes();
+  const std::uint8_t* from = codes + half * (entry ? kHalf / 2 : kHalf) + part * 16;
+  std::uint8_t* to = raw + lane / 4 * kRawStride + part * 16;
 #pragma unroll
-  for (int i = 0; i < kHalf / 16; i += 4) {
-    if (i < pieces) ptx::CopyAsync16(to + (i + part) * 16, from + (i + part) * 16, true);
+  for (int i = 0; i < kHalf; i += 64) {
+    if (i < kHalf / 2 || !entry) ptx::CopyAsync16(to + i, from + i, true);
   }
-  if (part == 0) ptx::CopyAsync16(to + kHalf, codes + key.scales * 16 + (entry ? half * 16 : 0), true);
+  if (part == 0) ptx::CopyAsync16(to + kHalf, codes + key.scales() * 16 + (entry ? half * 16 : 0), true);
 }
 
 // Eight values in the order of attention_heads.cuh from their codes, and the byte of their scale or what becomes of it.
@@ -90,16 +89,22 @@ __device__ __forceinline__ void DecodeRecords(KeyKind kind, const std::uint8_t* 
       *at(line, 2 * part + 1) = WindowPiece(codes.z, codes.w, scale);
     }
   } else if (kind == KeyKind::kEntry) {
+    constexpr int kPairs = kHalf / 128;  // of lines; all are read before the first is decoded
+    uint4 codes[kPairs];
+    std::uint32_t scales[kPairs];
 #pragma unroll
-    for (int first = 0; first < kHalf / 64; first += 2) {
-      const int i = first * 2 + part, line = first + part / 2, piece = part % 2 * 4;
-      const uint4 codes = *reinterpret_cast<const uint4*>(raw + i * 16);
-      const std::uint32_t both = *reinterpret_cast<const std::uint16_t*>(raw + kHalf + i * 2);
-      const std::uint32_t low = EntryPieceScale(both & 0xFF), high = EntryPieceScale(both >> 8);
-      *at(line, piece) = EntryPiece(codes.x, low);
-      *at(line, piece + 1) = EntryPiece(codes.y, low);
-      *at(line, piece + 2) = EntryPiece(codes.z, high);
-      *at(line, piece + 3) = EntryPiece(codes.w, high);
+    for (int i = 0; i < kPairs; ++i) {
+      codes[i] = *reinterpret_cast<const uint4*>(raw + (4 * i + part) * 16);
+      scales[i] = *reinterpret_cast<const std::uint16_t*>(raw + kHalf + (4 * i + part) * 2);
+    }
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const int line = 2 * i + part / 2, piece = part % 2 * 4;
+      const std::uint32_t low = EntryPieceScale(scales[i] & 0xFF), high = EntryPieceScale(scales[i] >> 8);
+      *at(line, piece) = EntryPiece(codes[i].x, low);
+      *at(line, piece + 1) = EntryPiece(codes[i].y, low);
+      *at(line, piece + 2) = EntryPiece(codes[i].z, high);
+      *at(line, piece + 3) = EntryPiece(codes[i].w, high);
     }
   } else {
     for (int i = part; i < kHalf / 8; i += 4) *at(i / 8, i % 8) = {0, 0, 0, 0};
@@ -119,7 +124,6 @@ struct NextList {
   Places places{};
   EntryPlace listed[kAtOnce];
 
-  __device__ __forceinline__ bool none() const { return item >= Items(task); }
   // This lane's key of the b-th block that is visited.
   __device__ __forceinline__ int Place(int b) const {
     return b * kBlock + own * 8 + lane % 8 + (b < window_blocks ? 0 : skipped_places);
@@ -193,9 +197,9 @@ struct NextList {
 
 __device__ __forceinline__ void DecodeRows(const AttentionTask& task, const Part& part, Shared& s) {
   const int own = static_cast<int>(threadIdx.x) / 32 - (kThreads / 32 - kRecordWarps), lane = part.lane;
-  const int list_places = static_cast<int>(PlacesMax(task, kBlock));
+  const int list_places = static_cast<int>(PlacesMax(task, kBlock)), items = Items(task);
   Cursor<kKeyBuffers> buffer;
-  Cursor<kRows> row;
+  Cursor<kRows> row;  // of the list in the making
   const auto fill = [&] {  // this warp has filled its part of the buffer
     __syncwarp();
     if (lane == 0) ptx::Arrive(At(s.key_full[buffer.slot]));
@@ -204,34 +208,53 @@ __device__ __forceinline__ void DecodeRows(const AttentionTask& task, const Part
   NextList next{.task = task, .own = own, .lane = lane};
   const KeyPlace* places = nullptr;
   int blocks = 0, b = 0;
+  int stage = 0;       // of the copies, where the record of block b is; those of the next blocks take turns
+  int begun = 0;       // blocks of the next row whose copies have begun
   bool asked = false;  // for the next row's queries
-  const auto fetch = [&](int i) {
-    if (i < blocks) FetchRecords(task, places + i * kBlock + own * 8, part.half, lane, s.raw[own][i % kRawStages]);
+  const auto fetch = [&](const KeyPlace* list, int i, int blocks_on) {
+    FetchRecords(list + i * kBlock + own * 8, part.half, lane, s.raw[own][(stage + blocks_on) % kRawStages]);
+  };
+  // Begins the copies of the block two behind this one, be it of the next row.
+  const auto fetch_ahead = [&] {
+    if (b + kRawStages < blocks) {
+      fetch(places, b + kRawStages, kRawStages);
+    } else if (next.item < items && next.stage == NextList::kStages && begun < next.blocks) {
+      fetch(s.places + row.slot * list_places, begun, blocks - b + begun);
+      ++begun;
+    }
     ptx::CommitCopies();
   };
   while (true) {
-    if (b == blocks && !asked && !next.none()) {
-      ptx::WaitPhase(At(s.key_empty[buffer.slot]), buffer.parity ^ 1);
-      FetchQueries(task, ItemAt(task, next.item), own, part.half, lane, s.keys[buffer.slot]);
-      asked = true;
+    const bool between = b == blocks;
+    if (next.item < items) {
+      if (between && !asked) {
+        ptx::WaitPhase(At(s.key_empty[buffer.slot]), buffer.parity ^ 1);
+        FetchQueries(task, ItemAt(task, next.item), own, part.half, lane, s.keys[buffer.slot]);
+        ptx::CommitCopies();
+        asked = true;
+      }
+      // The list of a row is made while the row before it is worked on. Its last stage waits until scores and values
+      // have finished the row before that.
+      if (next.stage < NextList::kStages) {
+        next.Advance(s.places + row.slot * list_places, [&] {
+          ptx::WaitPhase(At(s.row_empty[row.slot]), row.parity ^ 1);
+          if (own == 0 && lane == 0) {
+            s.blocks[row.slot] = next.blocks;
+            ptx::Arrive(At(s.row_full[row.slot]));
+          }
+        });
+        if (between) continue;
+      }
     }
-    // The list of a row is made while the row before it is worked on. Its last stage waits until scores and values have
-    // finished the row before that.
-    if (next.stage < NextList::kStages && !next.none()) {
-      next.Advance(s.places + row.slot * list_places, [&] {
-        ptx::WaitPhase(At(s.row_empty[row.slot]), row.parity ^ 1);
-        if (own == 0 && lane == 0) {
-          s.blocks[row.slot] = next.blocks;
-          ptx::Arrive(At(s.row_full[row.slot]));
-        }
-      });
-      if (b == blocks) continue;
-    } else if (b == blocks) {
-      if (next.none()) return;
+    if (between) {
+      if (next.item >= items) return;
       blocks = next.blocks, b = 0;
       places = s.places + row.slot * list_places;
 #pragma unroll 1
-      for (int i = 0; i < kRawStages; ++i) fetch(i);
+      for (; begun < kRawStages; ++begun) {
+        if (begun < blocks) fetch(places, begun, begun);
+        ptx::CommitCopies();
+      }
       // Values read the angles behind the first block of keys.
       if (own == kRecordWarps - 1) {
 #pragma unroll 1
@@ -241,23 +264,28 @@ __device__ __forceinline__ void DecodeRows(const AttentionTask& task, const Part
       }
       row.Advance();
       next.item += static_cast<int>(gridDim.x);
-      next.stage = 0;
+      next.stage = begun = 0;
       asked = false;
     }
     ptx::WaitCopies<kRawStages - 1>();
     __syncwarp();
-    if (b == 0) {  // queries came before
+    const KeyKind kind = places[b * kBlock + own * 8 + lane % 8].kind();
+    const unsigned used = __ballot_sync(kFullWarp, kind != KeyKind::kNone) & 0xFF;
+    // The first block of a row is decoded while its queries are on the way, which lie in the buffer before it.
+    Cursor<kKeyBuffers> to = buffer;
+    if (b == 0) to.Advance();
+    ptx::WaitPhase(At(s.key_empty[to.slot]), to.parity ^ 1);
+    DecodeRecords(kind, s.raw[own][stage], part.half, lane, s.keys[to.slot] + own * kCore);
+    if (b == 0) {
+      ptx::WaitCopies<0>();
       OrderQueries(own, lane, s.keys[buffer.slot]);
       fill();
     }
-    const KeyKind kind = places[b * kBlock + own * 8 + lane % 8].kind;
-    const unsigned used = __ballot_sync(kFullWarp, kind != KeyKind::kNone) & 0xFF;
-    ptx::WaitPhase(At(s.key_empty[buffer.slot]), buffer.parity ^ 1);
-    DecodeRecords(kind, s.raw[own][b % kRawStages], part.half, lane, s.keys[buffer.slot] + own * kCore);
     if (lane == 0) s.used[buffer.slot][own] = static_cast<std::uint8_t>(used);
     ptx::FenceForWarpgroup();
     fill();
-    fetch(b + kRawStages);
+    fetch_ahead();
+    stage = (stage + 1) % kRawStages;
     ++b;
   }
 }

@@ -27,7 +27,8 @@ static_assert(kHeads * kRowBytes == kKeyBytes);
 // short of make one factor; scores and the result are brought back.
 constexpr int kKeyShift = 16;
 // The dimensions of keys lie in an order of their own in each piece of eight, d0 d4 d1 d5 d2 d6 d3 d7, which is what
-// the codes of an entry give without shuffling. Queries are brought into it when they have come, and the result is put in order.
+// the codes of an entry give without shuffling. Queries are brought into it when they have come, and the result is put
+// in order.
 
 // Probabilities of a block of keys as operands of the values' products: of heads l/4 (+ 8) for lane l, from block 0 (1)
 // of the cluster. `factor`: how much earlier sums shrink; in the last message of a row, the inverse of the denominator.

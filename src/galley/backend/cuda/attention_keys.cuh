@@ -210,8 +210,7 @@ __device__ __forceinline__ KeyPlace KeyAt(const AttentionTask& task, const Place
   constexpr std::uint32_t kCodes = kDim / 2 / 16, kScales = kDim / 16 / 16;
   const std::uint32_t entries = 1u << task.units.entry_bits,
                       i = static_cast<std::uint32_t>(listed.entry) & (entries - 1);
-  return {KeyKind::kEntry,
-          at(task.slab.base, static_cast<std::uint32_t>(listed.block) * task.units.block + i * kCodes),
+  return {KeyKind::kEntry, at(task.slab.base, static_cast<std::uint32_t>(listed.block) * task.units.block + i * kCodes),
           entries * kCodes - i * (kCodes - kScales)};
 }
 

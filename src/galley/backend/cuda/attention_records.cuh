@@ -199,7 +199,7 @@ __device__ __forceinline__ void DecodeRows(const AttentionTask& task, const Part
   const int own = static_cast<int>(threadIdx.x) / 32 - (kThreads / 32 - kRecordWarps), lane = part.lane;
   const int list_places = static_cast<int>(PlacesMax(task, kBlock)), items = Items(task);
   Cursor<kKeyBuffers> buffer;
-  Cursor<kRows> row;  // of the list in the making
+  Cursor<kRows> row;       // of the list in the making
   const auto fill = [&] {  // this warp has filled its part of the buffer
     __syncwarp();
     if (lane == 0) ptx::Arrive(At(s.key_full[buffer.slot]));

@@ -37,7 +37,8 @@ __device__ __forceinline__ float Softmax(float (&score)[16], float scale, Soften
 }
 
 // One over the denominator with the sink, of a head that this thread shares; brings the result back to size.
-__device__ __forceinline__ float InverseDenominator(const AttentionTask& task, int head, float scale, const Softened& row) {
+__device__ __forceinline__ float InverseDenominator(const AttentionTask& task, int head, float scale,
+                                                    const Softened& row) {
   float sum = row.denominator;
   sum += __shfl_xor_sync(kFullWarp, sum, 1);
   sum += __shfl_xor_sync(kFullWarp, sum, 2);
@@ -70,8 +71,8 @@ struct Trade {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const float* pair = sum + 4 * i + 2 * (1 - Half);
-      ptx::SendTwo(to + static_cast<std::uint32_t>(i * kGroup * 8), {__float_as_uint(pair[0]), __float_as_uint(pair[1])},
-                   full);
+      ptx::SendTwo(to + static_cast<std::uint32_t>(i * kGroup * 8),
+                   {__float_as_uint(pair[0]), __float_as_uint(pair[1])}, full);
     }
     outgoing.Advance();
   }

@@ -185,26 +185,20 @@ __device__ __forceinline__ void MakeProbabilities(const AttentionTask& task, flo
     masks.Advance();
     soft = {};
     StartScores(s, row, sum);
-    // Sums of a block are on the way to the other block while probabilities are made of the block before it, and
-    // products with the block behind it run meanwhile.
-    bool first = true, more = true;
+    bool more = true;
     while (more) {
       ptx::WarpgroupWait<0>();
       ptx::HoldSums(sum);
       trade.SendScores(sum);
-      if (!first) trade.AddScores(kept, score);
-      ptx::HoldSums(score);
 #pragma unroll
       for (int i = 0; i < 16; ++i) kept[i] = sum[i / 2 * 4 + 2 * Half + i % 2];
       ptx::HoldSums(kept);
       more = row.blocks > 0;
       if (more) StartScores(s, row, sum);
-      if (!first) publish();
-      first = false;
+      trade.AddScores(kept, score);
+      publish();
     }
     ptx::WarpgroupWait<0>();  // none is left, which the compiler cannot see
-    trade.AddScores(kept, score);
-    publish();
     const int head = ItemAt(task, item).head0 + part.warp * 16 + Half * 8 + part.lane / 4;
     trade.template Publish<true>({}, InverseDenominator(task, head, scale, soft));
     if (part.lane == 0) ptx::Arrive(At(s.row_empty[row.row.slot]));

@@ -27,6 +27,9 @@ constexpr Condition kConditions[] = {
     {"cuda-graphs",
      [](const options::Values& values) { return values.String("cuda-graphs") != "on" && !Computes(values, "cuda"); },
      "is for the cuda backend; leave it out, or use --backend cuda"},
+    {"device-memory",
+     [](const options::Values& values) { return values.Int("device-memory") > 0 && !Computes(values, "cuda"); },
+     "is for the cuda backend; leave it out, or use --backend cuda"},
     {"expert-memory",
      [](const options::Values& values) {
        return values.Int("expert-memory") > 0 && values.String("experts") != "disk";

@@ -224,6 +224,7 @@ class Errors(unittest.TestCase):
         self.refused("unsupported", "use --backend cpu", "generate", "--experts", "disk", "--backend", "ref", "Hi")
         for flags in (["--backend", "cpu", "--experts", "disk"], ["--backend", "cuda"]):
             self.refused("invalid_argument", "use --backend cuda with --experts host or disk", "plan", "--expert-cache", "1GiB", *flags)
+        self.refused("invalid_argument", "is for the cuda backend", "plan", "--device-memory", "1GiB")
         self.refused("invalid_argument", "--expert-memory: is for experts on disk", "generate", "--expert-memory", "1GiB", "Hi")
         self.refused("invalid_argument", "--isa: is for the cpu backend", "generate", "--isa", "generic", "--backend", "ref", "Hi")
         self.refused("invalid_argument", "it belongs to throughput", "bench", "layers", "--requests", "4")
@@ -722,6 +723,15 @@ class Tools(unittest.TestCase):
                     self.assertIn(" in main memory\n", run("plan", *flags).stdout)
                 elif engram == "disk":
                     self.assertEqual(run("generate", *flags, "--max-tokens", 1, "Hi").returncode, 0, flags)
+        # A GPU that is not here is named by its memory, and then decides; otherwise it is said that nothing was checked.
+        for room, code in [("1GiB", 0), ("100MiB", EXIT["resource_exhausted"])]:
+            plan = run("plan", "--backend", "cuda", "--device-memory", room)
+            self.assertEqual(plan.returncode, code, plan.stderr)
+            self.assertNotIn("not checked", plan.stdout + plan.stderr)
+        self.assertIn("of device memory are planned", plan.stderr)
+        self.assertIn("100.00 MiB may be used", plan.stderr)
+        plan = run("plan", "--backend", "cuda", "--json")
+        self.assertNotEqual(json.loads(plan.stdout)["device_checked"], "--device-memory" in plan.stderr)
         # The configuration alone is enough.
         with tempfile.TemporaryDirectory() as folder:
             shutil.copy(NANO / "config.json", folder)

@@ -49,6 +49,15 @@ constexpr Spec kEngine[] = {
      .value_name = "BYTES",
      .initial = "0",
      .help = "Memory that the plan may take, as 96GiB, with a GPU main memory; 0 takes what the process may use."},
+    {.name = "device-memory",
+     .type = Type::kBytes,
+     .commands = "plan",
+     .value_name = "BYTES",
+     .initial = "0",
+     .help =
+         "With --backend cuda: plan for a GPU that has so many bytes free, as 139GiB, here or not; 0 takes what the "
+         "GPU of this machine has free, and without one the GPU's memory is not checked.",
+     .scope = Scope::kFlag},
     {.name = "replay",
      .type = Type::kEnum,
      .commands = "bench serve",

@@ -165,7 +165,7 @@ std::string_view BackendName(std::string_view asked) {
 
 std::int64_t DeviceMemory([[maybe_unused]] std::string_view backend) {
 #ifdef GALLEY_CUDA
-  if (BackendName(backend) == "cuda") return static_cast<std::int64_t>(backend::CudaMemoryBytes());
+  if (BackendName(backend) == "cuda") return static_cast<std::int64_t>(backend::CudaFreeBytes());
 #endif
   return 0;
 }

@@ -327,11 +327,11 @@ std::string ToText(const MemoryPlan& plan, std::int64_t limit) {
     rows_of(true);
     row("total", history, "", SizeText(plan.DeviceBytes()));
     const bool fits = plan.DeviceBytes() <= plan.device_limit;
-    row("limit",
-        plan.device_limit == 0 ? "no device here"
-        : fits                 ? "fits"
-                               : "does not fit",
-        "", plan.device_limit == 0 ? "" : SizeText(plan.device_limit));
+    if (plan.ChecksDevice()) {
+      row("limit", fits ? "fits" : "does not fit", "", SizeText(plan.device_limit));
+    } else {
+      out += "  limit      not checked: there is no GPU here (--device-memory BYTES says what it has)\n";
+    }
     out += " in main memory\n";
   }
   rows_of(false);
@@ -355,7 +355,8 @@ std::string ToJson(const MemoryPlan& plan, std::int64_t limit) {
   json.EndArray().Key("history_tokens").Int(plan.tokens).Key("total_bytes").Int(plan.total());
   if (plan.own_memory) {
     json.Key("device_bytes").Int(plan.DeviceBytes()).Key("host_bytes").Int(plan.HostBytes());
-    json.Key("device_limit_bytes").Int(plan.device_limit).Key("speeds").BeginArray();
+    json.Key("device_limit_bytes").Int(plan.device_limit).Key("device_checked").Bool(plan.ChecksDevice());
+    json.Key("speeds").BeginArray();
     for (const StepSpeed& speed : plan.speeds) {
       const auto bytes = [](double value) { return static_cast<std::int64_t>(value); };
       json.BeginObject().Key("rows").Int(speed.rows).Key("device_bytes").Int(bytes(speed.device_bytes));

@@ -88,6 +88,8 @@ struct MemoryPlan {
   [[nodiscard]] std::int64_t BytesOf(MemoryKind kind) const;
   [[nodiscard]] std::int64_t DeviceBytes() const;  // in a memory of the device's own
   [[nodiscard]] std::int64_t HostBytes() const { return total() - DeviceBytes(); }
+  // False: a device is planned for that has a memory of its own, of which the size is not known.
+  [[nodiscard]] bool ChecksDevice() const { return !own_memory || device_limit > 0; }
   // kResourceExhausted when what is in main memory exceeds `limit`, or what is on the device its limit, with the total,
   // the limit, and what to lower to which value.
   [[nodiscard]] Status Fits(std::int64_t limit) const;

@@ -294,7 +294,8 @@ TEST(MemoryPlanTest, EachMemoryOfAGpuHasItsLimit) {
   auto plan = PlanMemory(options, *config);
   ASSERT_TRUE(plan);
   EXPECT_TRUE(plan->Fits(std::int64_t{1} << 30));  // no device is known
-  EXPECT_THAT(ToText(*plan, std::int64_t{1} << 30), HasSubstr("no device here"));
+  EXPECT_THAT(ToText(*plan, std::int64_t{1} << 30), HasSubstr("not checked: there is no GPU here"));
+  EXPECT_THAT(ToJson(*plan, std::int64_t{1} << 30), HasSubstr("\"device_checked\": false"));
   plan->device_limit = std::int64_t{140} << 30;
   const std::string message = plan->Fits(std::int64_t{1} << 30).error().message;
   EXPECT_THAT(message, HasSubstr("of device memory are planned"));

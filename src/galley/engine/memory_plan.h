@@ -98,6 +98,13 @@ struct MemoryPlan {
 // Places on the device in which chosen experts of other memories lie; none when kernels read them where they are.
 [[nodiscard]] MemoryItem ExpertCacheOf(const model::Config& config, const MemoryOptions& options);
 
+// Parts of all routed experts, the draft head's among them, that have no copy on the device, and none in main memory
+// either, so that they are read from disk. What is on the device is taken to be in main memory's store as well.
+struct MissingExperts {
+  double device = 0, main_memory = 0;
+};
+[[nodiscard]] MissingExperts MissingShares(const model::Config& config, const MemoryOptions& options);
+
 // Fewer routed experts than this cannot be held: they run in groups of up to half of their memory, and a group is one
 // expert at least.
 inline constexpr std::int64_t kExpertsLeast = 4;

@@ -74,8 +74,10 @@ constexpr BackendEntry kBackends[] = {
 #ifdef GALLEY_CUDA
     {"cuda", true,
      [](const LoadOptions& options, std::size_t expert_memory) -> Result<MadeBackend> {
-       ASSIGN_OR_RETURN(auto cuda, backend::MakeCudaBackend(CudaOptionsOf(options, expert_memory)));
-       return MadeBackend{std::move(cuda), {.backend = "cuda"}};
+       auto cuda = backend::MakeCudaBackend(CudaOptionsOf(options, expert_memory));
+       if (cuda) return MadeBackend{std::move(*cuda), {.backend = "cuda"}};
+       if (cuda.error().code == ErrorCode::kUnsupported) cuda.error().message += "; use --backend cpu";
+       return Err(std::move(cuda.error()));
      }},
 #endif
 };
@@ -131,7 +133,9 @@ Result<const BackendEntry*> ChooseBackend(const LoadOptions& options) {
   for (const BackendEntry& entry : kBackends) {
     names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
   }
-  return Err(ErrorCode::kUnsupported, fmt::format("\"{}\" is not in this build; it has: {}", name, names), "backend");
+  const std::string_view advice = name == "cuda" ? "; `make cuda` makes one that has it" : "";
+  return Err(ErrorCode::kUnsupported, fmt::format("\"{}\" is not in this build; it has: {}{}", name, names, advice),
+             "backend");
 }
 
 Result<std::int64_t> SequenceLength(std::int64_t asked, std::int64_t trained) {

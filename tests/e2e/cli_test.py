@@ -230,6 +230,26 @@ class Errors(unittest.TestCase):
         self.refused("invalid_argument", "it belongs to throughput", "bench", "layers", "--requests", "4")
         self.refused("unsupported", "measures the cpu and cuda backends, not ref", "bench", "layers", "--backend", "ref")
 
+    def test_no_gpu_or_no_backend_for_it(self):
+        # Benchmarks of the cuda backend have no other to fall back to.
+        if os.path.exists("/dev/nvidiactl"):
+            self.skipTest("there is a GPU")
+        for arguments in [["generate", "Hi"], ["bench", "kernels"], ["bench", "slice"]]:
+            outcome = run(*arguments, "--backend", "cuda")
+            self.assertEqual(outcome.returncode, EXIT["unsupported"], outcome.stderr)
+            self.assertRegex(outcome.stderr, "make cuda|offers 0 CUDA devices")
+            if arguments[0] == "bench":
+                self.assertNotIn("use --backend cpu", outcome.stderr)
+        # The tests of the GPU say so once, before any part runs.
+        script = ["bash", ROOT / "tests" / "gpu" / "run.sh"]
+        build = environment(BUILD=str(pathlib.Path(BINARY).resolve().parent))
+        outcome = subprocess.run(script, capture_output=True, encoding="utf-8", timeout=PATIENCE_S, env=build)
+        self.assertEqual((outcome.returncode, outcome.stdout), (2, ""), outcome.stderr)
+        self.assertIn("finds no GPU", outcome.stderr)
+        usage = subprocess.run([*script, "--help"], capture_output=True, encoding="utf-8", timeout=PATIENCE_S, env=build)
+        self.assertEqual(usage.returncode, 0)
+        self.assertIn("forms conformance invariance", usage.stdout)
+
     def test_no_model_there(self):
         self.refused("not_found", "/nonexistent", "generate", "--model", "/nonexistent", "Hi")
         with tempfile.TemporaryDirectory() as folder:

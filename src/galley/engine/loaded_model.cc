@@ -27,7 +27,6 @@ constexpr std::int64_t kSeqLenMax = std::int64_t{1} << 30;  // positions are 32-
 constexpr std::int64_t kBlocksMax = 1 << 24;
 constexpr int kThreadsMax = 1024;
 constexpr int kSequencesMax = 4096;
-constexpr int kRowsMax = 1 << 16;
 
 struct MadeBackend {
   std::unique_ptr<backend::Backend> backend;
@@ -175,7 +174,7 @@ std::int64_t DeviceMemory([[maybe_unused]] std::string_view backend) {
 }
 
 Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) {
-  RETURN_IF_ERROR(CheckRange("step-rows", options.rows_max, 1, kRowsMax));
+  RETURN_IF_ERROR(CheckRange("step-rows", options.rows_max, 1, kStepRowsMax));
   RETURN_IF_ERROR(CheckRange("max-seqs", options.sequences_max, 1, kSequencesMax));
   RETURN_IF_ERROR(CheckRange("snapshots", options.snapshots, 0, kBlocksMax));
   const BackendEntry* backend = EntryOf(options);

@@ -78,9 +78,9 @@ asan tsan: %: build/%/build.ninja ## Build with sanitizers and run the fast test
 	@cmake --build build/$@ -j $(JOBS) --target galley fast_tests
 	@$(CTEST) --test-dir build/$@ -LE slow -E _NOT_BUILT $(CTEST_ARGS)
 
-cuda: packages ## Build the CUDA backend, its tests and benchmark into build/cuda (needs nvcc 12.8; CUDA_ARCHS="90a-real" for one GPU)
+cuda: packages ## Build the CUDA backend, its tests and benchmarks into build/cuda (needs nvcc 12.8; CUDA_ARCHS="90a-real" for one GPU)
 	@cmake --preset release -B build/cuda -DGALLEY_CUDA=ON $(if $(CUDA_ARCHS),-DGALLEY_CUDA_ARCHITECTURES="$(CUDA_ARCHS)") >/dev/null
-	@cmake --build build/cuda -j $(JOBS) --target galley cuda_tests
+	@cmake --build build/cuda -j $(JOBS) --target galley cuda_tests load_bench
 
 install: build/release/build.ninja ## Build the program and install it with its model and pages under PREFIX (/usr/local)
 	@$(BUILD_GALLEY)

@@ -240,6 +240,16 @@ TEST(Bench, OptionsOfOtherKinds) {
        "--concurrency: `galley bench layers` does not take this option; it belongs to throughput"},
       {{"layers", "--requests", "4"}, "it belongs to throughput"},
       {{"verify-plan", "--sync"}, "it belongs to throughput"},
+      {{"verify-plan", "--backend", "cpu"}, "it belongs to throughput, layers, kernels, slice"},
+      {{"layers", "--json"},
+       "--json: `galley bench layers` does not take this option; it belongs to throughput, verify-plan"},
+      {{"kernels", "--seed", "1"}, "it belongs to throughput, verify-plan"},
+      {{"slice", "--cuda-graphs", "off", "--backend", "cuda"}, "it belongs to throughput"},
+      {{"layers", "--processor-time", "--backend", "cuda"}, "--processor-time: is for what computes on processors"},
+      {{"kernels", "--only", "collectives", "--shape", "v41"}, "--shape: collectives does not read this option"},
+      {{"kernels", "--only", "placement", "--prefill-rows", "1"},
+       "--prefill-rows: placement does not read this option"},
+      {{"kernels", "--only", "placement", "--only", "dense"}, "--only: placement is measured alone"},
   };
   for (const auto& row : cases) {
     const RunOutcome outcome = Bench(row.arguments);

@@ -27,6 +27,9 @@ constexpr Condition kConditions[] = {
     {"cuda-graphs",
      [](const options::Values& values) { return values.String("cuda-graphs") != "on" && !Computes(values, "cuda"); },
      "is for the cuda backend; leave it out, or use --backend cuda"},
+    {"device-memory",
+     [](const options::Values& values) { return values.Int("device-memory") > 0 && !Computes(values, "cuda"); },
+     "is for the cuda backend; leave it out, or use --backend cuda"},
     {"expert-memory",
      [](const options::Values& values) {
        return values.Int("expert-memory") > 0 && values.String("experts") != "disk";
@@ -34,6 +37,9 @@ constexpr Condition kConditions[] = {
      "is for experts on disk; leave it out, or add --experts disk"},
     {"isa", [](const options::Values& values) { return values.String("isa") != "auto" && !Computes(values, "cpu"); },
      "is for the cpu backend; leave it out, or use --backend cpu"},
+    {"processor-time",
+     [](const options::Values& values) { return values.Bool("processor-time") && Computes(values, "cuda"); },
+     "is for what computes on processors; leave it out, or use --backend cpu"},
     {"threads", [](const options::Values& values) { return values.Int("threads") != 0 && Computes(values, "cuda"); },
      "is for backends that compute on processors; leave it out, or use --backend cpu"},
 };
@@ -44,6 +50,9 @@ struct BenchOptions {
 };
 
 constexpr BenchOptions kBenchOptions[] = {
+    {"backend", "throughput layers kernels slice"},
+    {"isa threads", "throughput layers"},
+    {"json seed", "throughput verify-plan"},
     {"shape", "layers kernels slice"},
     {"only", "layers kernels"},
     {"prefill-rows", "kernels slice"},
@@ -52,9 +61,31 @@ constexpr BenchOptions kBenchOptions[] = {
     {"requests prompt-len output-len shared-prefix shared-tokens prefix-groups concurrency prefix-cache compare-drafts "
      "prompts repeat speculation draft-tokens fixed-acceptance adaptive-verify temperature step-rows blocks "
      "memory-limit replay itl-target-ms sync decoder-truncation decoder-keep model weights-digest experts "
-     "expert-memory expert-cache engram weight-cache",
+     "expert-memory expert-cache engram weight-cache cuda-graphs",
      "throughput"},
 };
+
+// Parts of `galley bench kernels` that are no ops, and what they do not read.
+constexpr struct {
+  std::string_view name, idle;
+} kPartsAlone[] = {{"placement", "prefill-rows"}, {"collectives", "prefill-rows shape"}};
+
+Status CheckPartsAlone(const options::Values& values) {
+  const std::vector<std::string> only = values.List("only");
+  for (const auto& part : kPartsAlone) {
+    if (std::find(only.begin(), only.end(), part.name) == only.end()) continue;
+    if (only.size() > 1)
+      return Err(ErrorCode::kInvalidArgument,
+                 fmt::format("{} is measured alone; leave out the other parts, or measure them apart", part.name),
+                 "--only");
+    for (const std::string_view option : options::Words(part.idle)) {
+      if (values.source(option) == options::Source::kCommandLine)
+        return Err(ErrorCode::kInvalidArgument, fmt::format("{} does not read this option; leave it out", part.name),
+                   fmt::format("--{}", option));
+    }
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -80,7 +111,7 @@ Status CheckBenchOptions(const options::Values& values, std::string_view kind) {
           fmt::format("--{}", option));
     }
   }
-  return {};
+  return kind == "kernels" ? CheckPartsAlone(values) : Status();
 }
 
 }  // namespace galley::app

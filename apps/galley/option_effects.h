@@ -12,7 +12,8 @@ namespace galley::app {
 // elsewhere may be meant for other runs and is a warning.
 [[nodiscard]] Status CheckEffects(const options::Values& values, Terminal& terminal);
 
-// Options that other kinds of `galley bench` have and this one has not, on the command line. Errors: kInvalidArgument.
+// Options that other kinds of `galley bench`, or other parts of this one, have and this one has not, on the command
+// line. Errors: kInvalidArgument.
 [[nodiscard]] Status CheckBenchOptions(const options::Values& values, std::string_view kind);
 
 }  // namespace galley::app

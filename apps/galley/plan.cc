@@ -35,7 +35,8 @@ Result<int> RunPlan(Context& context) {
         static_cast<int>(CeilDiv<std::int64_t>(values.Int("max-tokens"), backend::kBlockTokens) * options.max_seqs);
   }
   ASSIGN_OR_RETURN(engine::MemoryPlan plan, engine::PlanMemory(options, *report.config));
-  plan.device_limit = engine::DeviceMemory(options.device.backend);
+  plan.device_limit = values.Int("device-memory");
+  if (plan.device_limit == 0) plan.device_limit = engine::DeviceMemory(options.device.backend);
   const std::int64_t limit = engine::MemoryLimit(values.Int("memory-limit"));
   if (const std::string slow = engine::BeyondMemoryNote(plan, engine::MemoryLimit(0));
       !slow.empty() && plan.Fits(limit))
@@ -44,6 +45,11 @@ Result<int> RunPlan(Context& context) {
     context.terminal.Write(engine::ToJson(plan, limit));
   } else {
     context.terminal.Write(engine::ToText(plan, limit));
+  }
+  if (!plan.ChecksDevice()) {
+    context.terminal.Note(
+        "the GPU's memory was not checked, because there is none here; give what the GPU has free with "
+        "--device-memory, as 139GiB (there, nvidia-smi --query-gpu=memory.free tells it)");
   }
   const Status fits = plan.Fits(limit);
   if (fits) return kExitOk;

@@ -60,7 +60,8 @@ constexpr Command kCommands[] = {
      "\n"
      "\n"
      "  galley plan --max-seqs 64 --max-tokens 8192\n"
-     "  galley plan --model DIR --max-seqs 256 --max-tokens 32768 --memory-limit 640GiB\n",
+     "  galley plan --model DIR --max-seqs 256 --max-tokens 32768 --memory-limit 640GiB\n"
+     "  galley plan --model DIR --backend cuda --experts host --device-memory 139GiB\n",
      RunPlan},
     {"dump", "write a model's intermediate tensors, or compare them", "",
      "Runs a prompt through the model and writes its intermediate tensors (--out), or prints how far they are from "

@@ -156,6 +156,13 @@ TEST(Program, TheModelIsFoundBesideTheBinary) {
   EXPECT_EQ(model.created[2].model_dir, "there");
 }
 
+// What an option takes, the engine takes.
+TEST(Program, RowsOfAStepEndWhereTheEngineSays) {
+  for (const char* option : {"step-rows", "prefill-chunk"})
+    EXPECT_EQ(options::Find(options::AllOptions(), option)->ints.high, engine::kStepRowsMax) << option;
+  EXPECT_THAT(Start({"plan", "--step-rows", "65536"}).err, HasSubstr("65535"));
+}
+
 TEST(Program, EngineOptionsReachTheGenerator) {
   FakeModel model;
   model.Say("Yes.");

@@ -699,7 +699,9 @@ Status RunCudaBench(const CudaBenchOptions& options, const CudaBenchWrite& write
   std::string names = "placement, collectives (each alone)";
   for (const Part& part : kParts) names += fmt::format(", {}", part.name);
   for (const std::string& name : options.only) {
-    const bool alone = options.only.size() == 1 && (name == "placement" || name == "collectives");
+    const bool alone = name == "placement" || name == "collectives";
+    if (alone && options.only.size() > 1)
+      return Err(ErrorCode::kInvalidArgument, fmt::format("{} is measured alone", name), "only");
     if (!alone && std::ranges::find(kParts, name, &Part::name) == std::end(kParts)) {
       return Err(ErrorCode::kInvalidArgument, fmt::format("\"{}\" is no part; parts are {}", name, names), "only");
     }

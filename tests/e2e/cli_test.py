@@ -224,10 +224,31 @@ class Errors(unittest.TestCase):
         self.refused("unsupported", "use --backend cpu", "generate", "--experts", "disk", "--backend", "ref", "Hi")
         for flags in (["--backend", "cpu", "--experts", "disk"], ["--backend", "cuda"]):
             self.refused("invalid_argument", "use --backend cuda with --experts host or disk", "plan", "--expert-cache", "1GiB", *flags)
+        self.refused("invalid_argument", "is for the cuda backend", "plan", "--device-memory", "1GiB")
         self.refused("invalid_argument", "--expert-memory: is for experts on disk", "generate", "--expert-memory", "1GiB", "Hi")
         self.refused("invalid_argument", "--isa: is for the cpu backend", "generate", "--isa", "generic", "--backend", "ref", "Hi")
         self.refused("invalid_argument", "it belongs to throughput", "bench", "layers", "--requests", "4")
         self.refused("unsupported", "measures the cpu and cuda backends, not ref", "bench", "layers", "--backend", "ref")
+
+    def test_no_gpu_or_no_backend_for_it(self):
+        # Benchmarks of the cuda backend have no other to fall back to.
+        if os.path.exists("/dev/nvidiactl"):
+            self.skipTest("there is a GPU")
+        for arguments in [["generate", "Hi"], ["bench", "kernels"], ["bench", "slice"]]:
+            outcome = run(*arguments, "--backend", "cuda")
+            self.assertEqual(outcome.returncode, EXIT["unsupported"], outcome.stderr)
+            self.assertRegex(outcome.stderr, "make cuda|offers 0 CUDA devices")
+            if arguments[0] == "bench":
+                self.assertNotIn("use --backend cpu", outcome.stderr)
+        # The tests of the GPU say so once, before any part runs.
+        script = ["bash", ROOT / "tests" / "gpu" / "run.sh"]
+        build = environment(BUILD=str(pathlib.Path(BINARY).resolve().parent))
+        outcome = subprocess.run(script, capture_output=True, encoding="utf-8", timeout=PATIENCE_S, env=build)
+        self.assertEqual((outcome.returncode, outcome.stdout), (2, ""), outcome.stderr)
+        self.assertIn("finds no GPU", outcome.stderr)
+        usage = subprocess.run([*script, "--help"], capture_output=True, encoding="utf-8", timeout=PATIENCE_S, env=build)
+        self.assertEqual(usage.returncode, 0)
+        self.assertIn("forms conformance invariance", usage.stdout)
 
     def test_no_model_there(self):
         self.refused("not_found", "/nonexistent", "generate", "--model", "/nonexistent", "Hi")
@@ -722,6 +743,15 @@ class Tools(unittest.TestCase):
                     self.assertIn(" in main memory\n", run("plan", *flags).stdout)
                 elif engram == "disk":
                     self.assertEqual(run("generate", *flags, "--max-tokens", 1, "Hi").returncode, 0, flags)
+        # A GPU that is not here is named by its memory, and then decides; otherwise it is said that nothing was checked.
+        for room, code in [("1GiB", 0), ("100MiB", EXIT["resource_exhausted"])]:
+            plan = run("plan", "--backend", "cuda", "--device-memory", room)
+            self.assertEqual(plan.returncode, code, plan.stderr)
+            self.assertNotIn("not checked", plan.stdout + plan.stderr)
+        self.assertIn("of device memory are planned", plan.stderr)
+        self.assertIn("100.00 MiB may be used", plan.stderr)
+        plan = run("plan", "--backend", "cuda", "--json")
+        self.assertNotEqual(json.loads(plan.stdout)["device_checked"], "--device-memory" in plan.stderr)
         # The configuration alone is enough.
         with tempfile.TemporaryDirectory() as folder:
             shutil.copy(NANO / "config.json", folder)

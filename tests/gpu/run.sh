@@ -3,17 +3,35 @@
 # Everything that needs a GPU, in one go: the op table against ref, goldens, invariance, recorded steps, benchmarks, and
 # what time is left under compute-sanitizer. Run from anywhere after `make cuda`, on a machine with a GPU. One line a
 # part, figures under those that measure, and the complaints of parts that fail, which stop nothing. The most worthwhile
-# parts come first; each has its own time, and none begins that could end after SECONDS_MAX (540). BUILD is the folder of
-# the programs (build/cuda), LOGS that of whole logs. PARTS="a b": only these. `tests/gpu/run.sh pack DIR` puts
-# the stripped programs and the shared libraries they need (folder libs) into DIR/programs.tgz, for a machine that has
-# the sources but neither compiler nor those libraries: run it there with BUILD=DIR.
+# parts come first; each has its own time, and none begins that could end after SECONDS_MAX.
 set -uo pipefail
+usage() {
+  cat <<END
+tests/gpu/run.sh              runs every part that the time is enough for; ends with 1 when one fails, 2 without a GPU
+tests/gpu/run.sh pack DIR     puts the stripped programs and the shared libraries they need into DIR/programs.tgz, for a
+                              machine that has the sources but neither compiler nor those libraries: run it there with
+                              BUILD=DIR
+tests/gpu/run.sh sanitize TOOL, compare_graphs
+                              what parts of these names run, alone
+Variables:
+  BUILD=DIR        folder of the programs (build/cuda)
+  LOGS=DIR         folder of whole logs (gpu-logs in BUILD)
+  PARTS="A B"      only these parts: $(grep -oE '^part [a-z_]+' tests/gpu/run.sh | cut -c6- | tr '\n' ' ')
+  SECONDS_MAX=N    time for all (540)
+  SANITIZE=1       adds initcheck, synccheck and racecheck
+  FILTER=PATTERN   of sanitize: the tests of conformance_cuda_test
+END
+}
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 build=${BUILD:-build/cuda}
 programs=(galley tests/conformance/conformance_cuda_test tests/golden/invariance_cuda_test tests/golden/golden_cuda_test
   tests/golden/golden_slow_cuda_test tests/golden/placement_cuda_test tests/golden/device_draws_cuda_test)
+if [[ ${1:-} =~ ^(-h|--help|help)$ ]]; then
+  usage
+  exit 0
+fi
 if (($#)) && ! [[ "$1" =~ ^(pack|compare_graphs|sanitize)$ ]]; then
-  echo "tests/gpu/run.sh: $1: no such command; there are pack DIR and none (everything)" >&2
+  echo "tests/gpu/run.sh: $1: no such command; --help lists them" >&2
   exit 2
 fi
 if [[ ${1:-} == pack || ${1:-} == sanitize ]] && [[ ! ${2:-} =~ ^[A-Za-z0-9_./] ]]; then
@@ -55,6 +73,15 @@ if [[ ! -x $build/galley ]]; then
 fi
 # Programs that came with their libraries; the absolute path, since parts may run elsewhere.
 if [[ -d $build/libs ]]; then export LD_LIBRARY_PATH=$(cd "$build/libs" && pwd)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}; fi
+# The program itself says whether it finds a GPU.
+if ! planned=$("$build/galley" plan --backend cuda --model models/nano --max-seqs 1 --json 2>&1); then
+  printf 'tests/gpu/run.sh: %s does not run here: %s\n' "$build/galley" "$(tail -n 1 <<<"$planned")" >&2
+  exit 2
+fi
+if grep -q '"device_checked": false' <<<"$planned"; then
+  echo "tests/gpu/run.sh: $build/galley finds no GPU, or has no cuda backend; nothing was run" >&2
+  exit 2
+fi
 logs=${LOGS:-$build/gpu-logs}
 mkdir -p "$logs" || exit 1
 [[ -n ${1:-} ]] || command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version --format=csv,noheader

@@ -128,10 +128,9 @@ std::vector<Drawn> Draws(bool by_backend, SpeculationMode mode, bool rules) {
   options.speculation.mode = mode;
   options.speculation.adaptive = false;  // every draft is verified
   const auto engine = Make(options);
-  const auto results = engine->Generate(Requests(rules, engine->config().vocab_size));
-  EXPECT_TRUE(results);
+  const auto results = Value(engine->Generate(Requests(rules, engine->config().vocab_size)));
   std::vector<Drawn> draws;
-  for (const EngineResult& result : *results) {
+  for (const EngineResult& result : results) {
     for (const BranchResult& branch : result.branches) {
       EXPECT_NE(branch.reason, sched::FinishReason::kError) << branch.error.ToString();
       Note(branch.tokens, draws.emplace_back());

@@ -12,6 +12,9 @@ namespace galley::engine {
 
 using backend::WeightPlace;
 
+// Rows of the largest step: so many are the second dimension of a CUDA launch at most. The same for every backend.
+inline constexpr int kStepRowsMax = 65'535;
+
 struct DeviceOptions {
   std::string backend = "ref";  // "ref", "cpu", in CUDA builds "cuda", or "auto", which is BackendName's choice
   std::string isa = "auto";     // instruction set of the cpu backend

@@ -36,17 +36,14 @@ inline Draws DrawsOf(const BranchResult& branch) {
 }
 
 inline EngineResult RunWhole(Engine& engine, EngineRequest request) {
-  auto results = engine.Generate({std::move(request)});
-  EXPECT_TRUE(results);
-  return std::move(results->front());
+  return std::move(Value(engine.Generate({std::move(request)})).front());
 }
 
 // Runs all together; the branches of all, in order.
 inline std::vector<Draws> DrawAllOf(Engine& engine, std::vector<EngineRequest> requests) {
-  const auto results = engine.Generate(std::move(requests));
-  EXPECT_TRUE(results);
+  const std::vector<EngineResult> results = Value(engine.Generate(std::move(requests)));
   std::vector<Draws> draws;
-  for (const EngineResult& result : *results) {
+  for (const EngineResult& result : results) {
     for (const BranchResult& branch : result.branches) draws.push_back(DrawsOf(branch));
   }
   return draws;

@@ -365,7 +365,8 @@ std::vector<Position> GoldenRows(Position length) {
 }
 
 Result<TensorMap> Dump(const DumpOptions& options) {
-  const auto length = static_cast<int>(std::min<std::size_t>(std::max<std::size_t>(options.ids.size(), 1), 1 << 16));
+  const auto length =
+      static_cast<int>(std::min<std::size_t>(std::max<std::size_t>(options.ids.size(), 1), kStepRowsMax));
   const std::int64_t continuation = std::max(options.greedy, options.replay_greedy);
   ASSIGN_OR_RETURN(LoadedModel loaded,
                    LoadedModel::Load({.model_dir = options.model_dir,

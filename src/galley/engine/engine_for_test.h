@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,10 +32,15 @@ inline EngineOptions Options() {
   return options;
 }
 
+// The value that a test cannot go on without. An error ends the test, and only it: gtest reports what is thrown.
+template <typename T>
+T Value(Result<T> result) {
+  if (!result) throw std::runtime_error(result.error().ToString());
+  return std::move(*result);
+}
+
 inline std::unique_ptr<Engine> Make(const EngineOptions& options) {
-  auto engine = Engine::Create(options);
-  EXPECT_TRUE(engine) << engine.error().ToString();
-  return std::move(*engine);
+  return Value(Engine::Create(options));
 }
 
 // A prompt whose first `shared` tokens are the same for every id.
@@ -81,10 +87,9 @@ inline Ids BranchIds(const EngineResult& result) {
 }
 
 inline Ids RunAll(Engine& engine, std::vector<EngineRequest> requests) {
-  const auto results = engine.Generate(std::move(requests));
-  EXPECT_TRUE(results);
   Ids ids;
-  for (const EngineResult& result : *results) {
+  const std::vector<EngineResult> results = Value(engine.Generate(std::move(requests)));
+  for (const EngineResult& result : results) {
     for (auto& branch : BranchIds(result)) ids.push_back(branch);
   }
   return ids;
@@ -92,9 +97,7 @@ inline Ids RunAll(Engine& engine, std::vector<EngineRequest> requests) {
 
 // The only branch of a request that runs alone.
 inline BranchResult RunOne(Engine& engine, EngineRequest request) {
-  auto results = engine.Generate({std::move(request)});
-  EXPECT_TRUE(results);
-  return std::move((*results)[0].branches[0]);
+  return std::move(Value(engine.Generate({std::move(request)}))[0].branches[0]);
 }
 
 }  // namespace galley::engine

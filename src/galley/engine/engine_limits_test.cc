@@ -120,6 +120,8 @@ TEST(EngineLimits, OptionsOutsideTheirRangeAreNamed) {
   EXPECT_THAT(error([](EngineOptions& o) { o.itl_target_s = std::nan(""); }), HasSubstr("itl_target_s: nan"));
   EXPECT_THAT(error([](EngineOptions& o) { o.itl_target_s = 1e300; }), HasSubstr("itl_target_s: 1e+300"));
   EXPECT_THAT(error([](EngineOptions& o) { o.step_rows_max = 0; }), HasSubstr("step-rows: 0 is outside 1 …"));
+  EXPECT_THAT(error([](EngineOptions& o) { o.step_rows_max = 65536; }),
+              HasSubstr("step-rows: 65536 is outside 1 … 65535"));
   EXPECT_THAT(error([](EngineOptions& o) { o.step_rows_max = 1; }), HasSubstr("step_rows_max"));
   EXPECT_THAT(error([](EngineOptions& o) { o.max_seqs = 0; }), HasSubstr("max-seqs: 0 is outside 1 …"));
   EXPECT_THAT(error([](EngineOptions& o) { o.blocks = -1; }), HasSubstr("blocks: -1 is outside 0 …"));

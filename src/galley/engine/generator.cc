@@ -151,7 +151,7 @@ Status SamplingParams::Validate() const {
 
 Result<std::unique_ptr<Generator>> Generator::Create(const GeneratorOptions& options) {
   RETURN_IF_ERROR(CheckRange("decoder-keep", options.decoder_keep, 0, 1 << 30));
-  RETURN_IF_ERROR(CheckRange("prefill-chunk", options.prefill_chunk, 1, 1 << 16));
+  RETURN_IF_ERROR(CheckRange("prefill-chunk", options.prefill_chunk, 1, kStepRowsMax));
   EngineOptions engine;
   engine.model_dir = options.model_dir;
   engine.device = options.device;

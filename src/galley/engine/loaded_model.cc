@@ -27,7 +27,6 @@ constexpr std::int64_t kSeqLenMax = std::int64_t{1} << 30;  // positions are 32-
 constexpr std::int64_t kBlocksMax = 1 << 24;
 constexpr int kThreadsMax = 1024;
 constexpr int kSequencesMax = 4096;
-constexpr int kRowsMax = 1 << 16;
 
 struct MadeBackend {
   std::unique_ptr<backend::Backend> backend;
@@ -74,8 +73,10 @@ constexpr BackendEntry kBackends[] = {
 #ifdef GALLEY_CUDA
     {"cuda", true,
      [](const LoadOptions& options, std::size_t expert_memory) -> Result<MadeBackend> {
-       ASSIGN_OR_RETURN(auto cuda, backend::MakeCudaBackend(CudaOptionsOf(options, expert_memory)));
-       return MadeBackend{std::move(cuda), {.backend = "cuda"}};
+       auto cuda = backend::MakeCudaBackend(CudaOptionsOf(options, expert_memory));
+       if (cuda) return MadeBackend{std::move(*cuda), {.backend = "cuda"}};
+       if (cuda.error().code == ErrorCode::kUnsupported) cuda.error().message += "; use --backend cpu";
+       return Err(std::move(cuda.error()));
      }},
 #endif
 };
@@ -131,7 +132,9 @@ Result<const BackendEntry*> ChooseBackend(const LoadOptions& options) {
   for (const BackendEntry& entry : kBackends) {
     names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
   }
-  return Err(ErrorCode::kUnsupported, fmt::format("\"{}\" is not in this build; it has: {}", name, names), "backend");
+  const std::string_view advice = name == "cuda" ? "; `make cuda` makes one that has it" : "";
+  return Err(ErrorCode::kUnsupported, fmt::format("\"{}\" is not in this build; it has: {}{}", name, names, advice),
+             "backend");
 }
 
 Result<std::int64_t> SequenceLength(std::int64_t asked, std::int64_t trained) {
@@ -165,13 +168,13 @@ std::string_view BackendName(std::string_view asked) {
 
 std::int64_t DeviceMemory([[maybe_unused]] std::string_view backend) {
 #ifdef GALLEY_CUDA
-  if (BackendName(backend) == "cuda") return static_cast<std::int64_t>(backend::CudaMemoryBytes());
+  if (BackendName(backend) == "cuda") return static_cast<std::int64_t>(backend::CudaFreeBytes());
 #endif
   return 0;
 }
 
 Result<Sizing> SizeFor(const LoadOptions& options, const model::Config& config) {
-  RETURN_IF_ERROR(CheckRange("step-rows", options.rows_max, 1, kRowsMax));
+  RETURN_IF_ERROR(CheckRange("step-rows", options.rows_max, 1, kStepRowsMax));
   RETURN_IF_ERROR(CheckRange("max-seqs", options.sequences_max, 1, kSequencesMax));
   RETURN_IF_ERROR(CheckRange("snapshots", options.snapshots, 0, kBlocksMax));
   const BackendEntry* backend = EntryOf(options);

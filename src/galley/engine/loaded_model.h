@@ -40,7 +40,8 @@ struct LoadOptions {
   std::function<std::unique_ptr<backend::Backend>(std::unique_ptr<backend::Backend>)> wrap_backend = {};
 };
 
-// Bytes of the memory that a backend's device has of its own; 0: none, or there is no such device here.
+// Bytes that are free in the memory that a backend's device has of its own, which is what a start there compares with;
+// 0: none, or there is no such device here.
 [[nodiscard]] std::int64_t DeviceMemory(std::string_view backend);
 
 // What the options mean for a model: positions of the longest sequence, and the counts that memory is planned for.

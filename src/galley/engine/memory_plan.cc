@@ -45,20 +45,24 @@ std::int64_t ExpertBytes(const model::Config& config) {
   return values / 2 + values / 32;
 }
 
-double HeldShare(const model::Config& config, std::int64_t memory) {
-  return std::min(1.0, static_cast<double>(memory / ExpertRoomOf(config)) / static_cast<double>(CountOf(config)));
+// Part of all routed experts that so many of them are.
+double ShareOf(const model::Config& config, std::int64_t count) {
+  return std::min(1.0, static_cast<double>(count) / static_cast<double>(CountOf(config)));
 }
 
-// What one token reads of experts on disk when all are used alike, which is the worst that a long text comes to.
-std::string ExpertsNote(const model::Config& config, std::int64_t memory) {
-  const double held = HeldShare(config, memory);
+double HeldShare(const model::Config& config, std::int64_t memory) {
+  return ShareOf(config, memory / ExpertRoomOf(config));
+}
+
+// What one token reads of experts on disk when all are used alike.
+std::string ExpertsNote(const model::Config& config, double missing) {
   const double used =
       static_cast<double>(std::int64_t{config.n_layers} * config.n_activated_experts * ExpertBytes(config));
-  const double missed = used * (1 - held);
+  const double missed = used * missing;
   return fmt::format(
-      "a token uses {} of routed experts, and with {} of them in memory reads up to {} of that from disk: {} a token "
-      "at 1 GB/s; less when it uses the same experts as those before (--expert-memory holds more)",
-      SizeText(static_cast<std::int64_t>(used)), Percent(held), SizeText(static_cast<std::int64_t>(missed)),
+      "a token uses {} of routed experts; with {} of all in memory and every one used alike, it reads {} of that from "
+      "disk: {} a token at 1 GB/s, less when it uses the same experts as those before (--expert-memory holds more)",
+      SizeText(static_cast<std::int64_t>(used)), Percent(1 - missing), SizeText(static_cast<std::int64_t>(missed)),
       TimeText(missed / 1e9));
 }
 
@@ -122,8 +126,8 @@ void AddWeights(const model::Config& config, const MemoryOptions& options, Memor
                                                                    : WeightPlace::kDevice;
     if (part == model::Part::kRoutedExperts && place == WeightPlace::kDisk) {
       plan.items.push_back(ExpertsOnDisk(config, options.expert_memory, sum.bytes));
-      if (HeldShare(config, options.expert_memory) < 1)
-        plan.notes.push_back(ExpertsNote(config, options.expert_memory));
+      if (const double missing = MissingShares(config, options).main_memory; missing > 0)
+        plan.notes.push_back(ExpertsNote(config, missing));
       continue;
     }
     MemoryItem& item = plan.items.emplace_back();
@@ -256,6 +260,13 @@ MemoryItem ExpertCacheOf(const model::Config& config, const MemoryOptions& optio
   return cache;
 }
 
+MissingExperts MissingShares(const model::Config& config, const MemoryOptions& options) {
+  if (options.experts == WeightPlace::kDevice) return {};
+  const double missing = 1 - ShareOf(config, ExpertCacheOf(config, options).count);
+  if (options.experts == WeightPlace::kHost) return {.device = missing};
+  return {.device = missing, .main_memory = std::min(missing, 1 - HeldShare(config, options.expert_memory))};
+}
+
 Result<MemoryPlan> PlanMemory(const model::Config& config, const MemoryOptions& options) {
   MemoryPlan plan;
   plan.own_memory = options.own_memory;
@@ -327,11 +338,11 @@ std::string ToText(const MemoryPlan& plan, std::int64_t limit) {
     rows_of(true);
     row("total", history, "", SizeText(plan.DeviceBytes()));
     const bool fits = plan.DeviceBytes() <= plan.device_limit;
-    row("limit",
-        plan.device_limit == 0 ? "no device here"
-        : fits                 ? "fits"
-                               : "does not fit",
-        "", plan.device_limit == 0 ? "" : SizeText(plan.device_limit));
+    if (plan.ChecksDevice()) {
+      row("limit", fits ? "fits" : "does not fit", "", SizeText(plan.device_limit));
+    } else {
+      out += "  limit      not checked: there is no GPU here (--device-memory BYTES says what it has)\n";
+    }
     out += " in main memory\n";
   }
   rows_of(false);
@@ -339,6 +350,7 @@ std::string ToText(const MemoryPlan& plan, std::int64_t limit) {
   row("limit", plan.HostBytes() <= limit ? "fits" : "does not fit", "", SizeText(limit));
   for (const std::string& note : plan.notes) fmt::format_to(std::back_inserter(out), "  slow: {}\n", note);
   for (const StepSpeed& speed : plan.speeds) fmt::format_to(std::back_inserter(out), "  speed: {}\n", ToLine(speed));
+  if (!plan.speeds.empty()) fmt::format_to(std::back_inserter(out), "  speed: {}\n", SpeedsNote());
   return out;
 }
 
@@ -355,7 +367,8 @@ std::string ToJson(const MemoryPlan& plan, std::int64_t limit) {
   json.EndArray().Key("history_tokens").Int(plan.tokens).Key("total_bytes").Int(plan.total());
   if (plan.own_memory) {
     json.Key("device_bytes").Int(plan.DeviceBytes()).Key("host_bytes").Int(plan.HostBytes());
-    json.Key("device_limit_bytes").Int(plan.device_limit).Key("speeds").BeginArray();
+    json.Key("device_limit_bytes").Int(plan.device_limit).Key("device_checked").Bool(plan.ChecksDevice());
+    json.Key("speeds").BeginArray();
     for (const StepSpeed& speed : plan.speeds) {
       const auto bytes = [](double value) { return static_cast<std::int64_t>(value); };
       json.BeginObject().Key("rows").Int(speed.rows).Key("device_bytes").Int(bytes(speed.device_bytes));

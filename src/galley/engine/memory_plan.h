@@ -88,6 +88,8 @@ struct MemoryPlan {
   [[nodiscard]] std::int64_t BytesOf(MemoryKind kind) const;
   [[nodiscard]] std::int64_t DeviceBytes() const;  // in a memory of the device's own
   [[nodiscard]] std::int64_t HostBytes() const { return total() - DeviceBytes(); }
+  // False: a device is planned for that has a memory of its own, of which the size is not known.
+  [[nodiscard]] bool ChecksDevice() const { return !own_memory || device_limit > 0; }
   // kResourceExhausted when what is in main memory exceeds `limit`, or what is on the device its limit, with the total,
   // the limit, and what to lower to which value.
   [[nodiscard]] Status Fits(std::int64_t limit) const;
@@ -95,6 +97,13 @@ struct MemoryPlan {
 
 // Places on the device in which chosen experts of other memories lie; none when kernels read them where they are.
 [[nodiscard]] MemoryItem ExpertCacheOf(const model::Config& config, const MemoryOptions& options);
+
+// Parts of all routed experts, the draft head's among them, that have no copy on the device, and none in main memory
+// either, so that they are read from disk. What is on the device is taken to be in main memory's store as well.
+struct MissingExperts {
+  double device = 0, main_memory = 0;
+};
+[[nodiscard]] MissingExperts MissingShares(const model::Config& config, const MemoryOptions& options);
 
 // Fewer routed experts than this cannot be held: they run in groups of up to half of their memory, and a group is one
 // expert at least.

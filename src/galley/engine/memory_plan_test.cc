@@ -14,6 +14,7 @@
 
 #include "galley/engine/engine_for_test.h"
 #include "galley/engine/loaded_model.h"
+#include "galley/engine/plan_advice.h"
 #include "galley/io/test_files.h"
 #include "galley/model/model_dir.h"
 #include "galley/model/test_configs.h"
@@ -133,7 +134,9 @@ TEST(MemoryPlanTest, PartsOnDisk) {
   EXPECT_EQ(all->total() - plan->total(), experts - (std::int64_t{64} << 30) + tables);
   ASSERT_EQ(plan->notes.size(), 2u);
   // 6 / 384 of them are 4.51 GB; 64 GiB are 3645 of 15744.
-  EXPECT_THAT(plan->notes[0], HasSubstr("a token uses 4.20 GiB of routed experts, and with 23 % of them in memory"));
+  EXPECT_THAT(
+      plan->notes[0],
+      HasSubstr("a token uses 4.20 GiB of routed experts; with 23 % of all in memory and every one used alike"));
   // 2 layers, 8 heads, n-grams of 2 to 4.
   EXPECT_THAT(plan->notes[1], HasSubstr("a token reads 48 rows of Engram tables"));
   EXPECT_THAT(ToText(*plan, options.memory_limit), HasSubstr("  slow: a token uses"));
@@ -279,8 +282,24 @@ TEST(MemoryPlanTest, TwoMemoriesForAGpu) {
   ASSERT_TRUE(host);
   EXPECT_EQ(host->speeds[0].link_bytes, static_cast<double>(40 * 6 * expert));
   EXPECT_NEAR(host->speeds[0].seconds(), 0.0922, 0.0001);  // and 8.5 GB of other weights at 4,400
-  EXPECT_THAT(ToText(*host, std::int64_t{1} << 40), HasSubstr("4.51 GB over PCIe: 92.2 ms at least, 11 tokens/s"));
+  EXPECT_THAT(ToText(*host, std::int64_t{1} << 40),
+              HasSubstr("4.20 GiB over PCIe: about 92.2 ms, 11 tokens/s, by PCIe"));
+  EXPECT_THAT(ToText(*host, std::int64_t{1} << 40), HasSubstr("every expert chosen alike, no bounds"));
   EXPECT_THAT(ToJson(*host, std::int64_t{1} << 40), HasSubstr("\"limit\": \"PCIe\""));
+  // What a token reads from disk is the same in both lines: of 15744 experts, the draft head's among them, 64 GiB of
+  // main memory hold 3645, and 40 GB of the device 2127 or, with 80, 4254.
+  for (const auto& [places, missing] : {std::pair(2127, 15744 - 3645), std::pair(4254, 15744 - 4254)}) {
+    options.device = {.backend = "cuda", .experts = WeightPlace::kDisk};
+    options.device.expert_memory = std::int64_t{64} << 30;
+    options.device.expert_cache = places * expert;
+    const auto disk = PlanMemory(options, *config);
+    ASSERT_TRUE(disk);
+    EXPECT_NEAR(disk->speeds[0].disk_bytes, 240.0 * static_cast<double>(expert) * missing / 15744, 1);
+    EXPECT_NEAR(disk->speeds[0].link_bytes, 240.0 * static_cast<double>(expert) * (15744 - places) / 15744, 1);
+    const std::string read = SizeText(static_cast<std::int64_t>(disk->speeds[0].disk_bytes));
+    EXPECT_THAT(disk->notes[0], HasSubstr("it reads " + read + " of that from disk"));
+    EXPECT_THAT(ToText(*disk, std::int64_t{1} << 40), HasSubstr(", " + read + " from disk: about "));
+  }
 }
 
 // Each memory has its limit, and advice of its own.
@@ -294,7 +313,8 @@ TEST(MemoryPlanTest, EachMemoryOfAGpuHasItsLimit) {
   auto plan = PlanMemory(options, *config);
   ASSERT_TRUE(plan);
   EXPECT_TRUE(plan->Fits(std::int64_t{1} << 30));  // no device is known
-  EXPECT_THAT(ToText(*plan, std::int64_t{1} << 30), HasSubstr("no device here"));
+  EXPECT_THAT(ToText(*plan, std::int64_t{1} << 30), HasSubstr("not checked: there is no GPU here"));
+  EXPECT_THAT(ToJson(*plan, std::int64_t{1} << 30), HasSubstr("\"device_checked\": false"));
   plan->device_limit = std::int64_t{140} << 30;
   const std::string message = plan->Fits(std::int64_t{1} << 30).error().message;
   EXPECT_THAT(message, HasSubstr("of device memory are planned"));

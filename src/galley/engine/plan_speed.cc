@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "galley/engine/plan_advice.h"
 #include "galley/model/tensor_list.h"
 
 namespace galley::engine {
@@ -13,10 +14,8 @@ namespace {
 
 constexpr double kPage = 4096;
 
-// "4.51 GB"
 std::string ToBytes(double bytes) {
-  const char* unit = bytes >= 1e9 ? "GB" : bytes >= 1e6 ? "MB" : "kB";
-  return fmt::format("{:.3g} {}", bytes / (bytes >= 1e9 ? 1e9 : bytes >= 1e6 ? 1e6 : 1e3), unit);
+  return SizeText(static_cast<std::int64_t>(bytes));
 }
 
 // Of a layer's experts, those that some row chose.
@@ -55,8 +54,7 @@ std::vector<StepSpeed> SpeedsOf(const model::Config& config, const MemoryOptions
         others += bytes;
     }
   }
-  const auto part = [experts](std::int64_t bytes) { return std::min(1.0, static_cast<double>(bytes) / experts); };
-  const double cached = part(ExpertCacheOf(config, options).bytes()), held = part(options.expert_memory);
+  const MissingExperts missing = MissingShares(config, options);
   const double table_rows = static_cast<double>(config.engram.layer_ids.size()) * config.engram.columns();
   std::vector<StepSpeed> speeds;
   for (const int count : rows) {
@@ -65,8 +63,8 @@ std::vector<StepSpeed> SpeedsOf(const model::Config& config, const MemoryOptions
     const double used = experts * Touched(config, count) / config.n_routed_experts;
     const bool read_there = options.experts == WeightPlace::kHost && options.expert_cache == 0;
     speed.device_bytes += read_there ? 0 : used;
-    if (options.experts != WeightPlace::kDevice) speed.link_bytes = used * (1 - cached);
-    if (options.experts == WeightPlace::kDisk) speed.disk_bytes = used * (1 - std::max(held, cached));
+    if (options.experts != WeightPlace::kDevice) speed.link_bytes = used * missing.device;
+    if (options.experts == WeightPlace::kDisk) speed.disk_bytes = used * missing.main_memory;
     if (options.engram != WeightPlace::kDevice)
       speed.link_bytes += count * table_rows * config.engram.head_dim * (1 + 1.0 / 32);
     if (options.engram == WeightPlace::kDisk) speed.disk_bytes += count * table_rows * 2 * kPage;
@@ -84,8 +82,16 @@ std::string ToLine(const StepSpeed& speed) {
   if (speed.link_bytes > 0) line += fmt::format(", {} over PCIe", ToBytes(speed.link_bytes));
   const double rate = speed.rows / speed.seconds();
   if (speed.disk_bytes > 0) line += fmt::format(", {} from disk", ToBytes(speed.disk_bytes));
-  return line + fmt::format(": {} at least, {:.{}f} tokens/s at most, by {}", TimeText(speed.seconds()), rate,
-                            rate < 10 ? 2 : 0, speed.limit());
+  return line + fmt::format(": about {}, {:.{}f} tokens/s, by {}", TimeText(speed.seconds()), rate, rate < 10 ? 2 : 0,
+                            speed.limit());
+}
+
+std::string SpeedsNote() {
+  return fmt::format(
+      "these are bytes over rates ({:.0f} GB/s of device memory, {:.0f} over PCIe, {:.0f} from disk) with every expert "
+      "chosen alike, no bounds: kernels that do not keep up and a slower disk take longer, a faster disk and text that "
+      "keeps to some experts less",
+      kDeviceRate / 1e9, kLinkRate / 1e9, kDiskRate / 1e9);
 }
 
 }  // namespace galley::engine

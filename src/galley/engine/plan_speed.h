@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step of a device with memory of its own moves, by where weights are kept, and how fast that can be at best:
-// bytes over rates, nothing else, so a floor. Experts are taken to be chosen evenly, which no copy of some of them
-// helps least. Pure. Bytes and seconds.
+// What a step of a device with memory of its own moves, by where weights are kept, and how long that takes at given
+// rates. An estimate and no bound: experts are taken to be chosen evenly, the case that copies of some of them help
+// least, rates are assumed, and kernels take what they take. Pure. Bytes and seconds.
 #pragma once
 
 #include <initializer_list>
@@ -20,7 +20,9 @@ inline constexpr double kDeviceRate = 4.4e12, kLinkRate = 50e9, kDiskRate = 1e9;
                                               std::initializer_list<int> rows);
 // "52.1 ms", "4.31 s"
 [[nodiscard]] std::string TimeText(double seconds);
-// "a step of 1 row reads 8.52 GB of device memory, 4.51 GB over PCIe: 92.2 ms at least, …"
+// "a step of 1 row reads 7.94 GiB of device memory, 4.20 GiB over PCIe: about 92.2 ms, …"
 [[nodiscard]] std::string ToLine(const StepSpeed& speed);
+// What all of them assume.
+[[nodiscard]] std::string SpeedsNote();
 
 }  // namespace galley::engine

@@ -118,7 +118,7 @@ int LastAtOrBefore(const std::vector<int>& list, int layer) {
   return after == list.begin() ? -1 : *std::prev(after);
 }
 
-// Which layer's compressed KV and top-k list each layer reads (spec/v41.md 2.6).
+// Which layer's compressed KV and top-k list each layer reads: its own, or that of the last source before it.
 void CheckSharing(const Config& c, Report& report) {
   if (c.compress_ratios.size() < static_cast<std::size_t>(c.n_layers)) return;
   if (!IsAscending(c.kv_source_layers) || !IsAscending(c.index_source_layers)) return;
@@ -167,7 +167,7 @@ void CheckCandidates(const Config& c, Report& report) {
                  fmt::format("layer {} has compress ratio 1; only the candidate source may", source));
     }
   }
-  // With fewer reachable positions a query could not fill its list (spec/v41.md 2.8).
+  // With fewer reachable positions a query could not fill its list: the last block may hold one only.
   const std::int64_t reach = std::int64_t{c.candidate_topk_blocks} * c.candidate_block_size;
   const std::int64_t needed = std::int64_t{c.index_topk} + c.candidate_block_size - 1;
   if (reach < needed) {

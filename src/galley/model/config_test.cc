@@ -63,7 +63,7 @@ TEST(Config, ReadsTheRealModel) {
   EXPECT_EQ(c->max_seq_len, 1048576);
 }
 
-// The sharing map of spec/v41.md 2.6.
+// Of 40 layers, which share the history and which the lists of which: as the published config has them.
 TEST(Config, SourcesOfTheRealModel) {
   const Config c = *ParseConfig(FlashConfigJson(), "config.json");
   for (int layer = 2; layer < 40; ++layer) {
@@ -327,7 +327,7 @@ TEST(Config, TextThatIsNoConfig) {
   EXPECT_EQ(ParseConfig(std::string(2'000'000, ' '), "config.json").error().code, ErrorCode::kResourceExhausted);
 }
 
-// spec/v41.md 2.10.
+// The primes are those of the published tables, whose rows they count.
 TEST(EngramPrimes, AreTheRealModels) {
   const Config c = *ParseConfig(FlashConfigJson(), "config.json");
   const auto primes = EngramPrimes(c.engram);

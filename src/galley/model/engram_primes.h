@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes of the Engram hash tables (spec/v41.md 2.10): consecutive primes, the first not below vocab_size, none used
+// Sizes of the Engram hash tables: consecutive primes, the first not below vocab_size, none used
 // twice over all Engram layers; per layer one for each (n-gram size, head), size major. Pure.
 #pragma once
 

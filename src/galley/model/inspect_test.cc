@@ -21,7 +21,7 @@ std::size_t At(Part part) {
   return static_cast<std::size_t>(part);
 }
 
-// spec/v41.md 3.2 and 5.1.
+// Counts of the published checkpoint.
 TEST(ModelSize, OfTheRealModel) {
   const ModelSize size = ComputeModelSize(*ParseConfig(FlashConfigJson(), "config.json"));
   EXPECT_EQ(size.total.tensors, 96'085);
@@ -37,7 +37,7 @@ TEST(ModelSize, OfTheRealModel) {
   EXPECT_NEAR(static_cast<double>(size.encoder_active), 7.90e9, 0.005e9);
 }
 
-// spec/v41.md 5.2 and ARCHITECTURE.md section 4.
+// Sizes of history and state, as in "Memory" of ARCHITECTURE.md.
 TEST(KvCost, OfTheRealModel) {
   const KvCost kv = ComputeKvCost(*ParseConfig(FlashConfigJson(), "config.json"));
   ASSERT_EQ(kv.owners.size(), 4u);

@@ -27,7 +27,7 @@ inline constexpr int kShapeVocab = 129280;
 // nullptr: there is none of this name.
 [[nodiscard]] const ModelShape* FindShape(std::string_view name);
 
-// A model of `shape` cut down to `layers` layers, at least 4, with V4.1's plan (spec/v41.md 1.1): the first sees
+// A model of `shape` cut down to `layers` layers, at least 4, with V4.1's plan: the first sees
 // windows alone, the others up to the middle share compressed history of ratio 2, the rest history of ratio 1, of which
 // every fourth chooses entries anew. The second has Engram where the model has it, with tables that are small beside
 // the true ones (a row is as long as it is). No draft head, no vision. Pure.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors that a config implies: the official names, dtypes and shapes of a DeepSeek-V4.1 checkpoint
-// (spec/v41.md 3.2). A pure function of the config, and the one place that knows the layout: the loader checks files
-// against it, inspect counts with it.
+// The tensors that a config implies: the official names, dtypes and shapes of a DeepSeek-V4.1 checkpoint. A pure
+// function of the config, and the one place that knows the layout: the loader checks files against it, inspect counts
+// with it.
 #pragma once
 
 #include <cstdint>

@@ -41,7 +41,7 @@ TEST(ImpliedTensors, AreExactlyThoseOfTheStoredCheckpoints) {
   }
 }
 
-// Counts and bytes of spec/v41.md 3.2.
+// Counts and bytes of the published checkpoint.
 TEST(ImpliedTensors, CountsOfTheRealModel) {
   const std::vector<ImpliedTensor> list = ImpliedTensors(*ParseConfig(FlashConfigJson(), "config.json"));
   EXPECT_EQ(list.size(), 96'085u);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The config of DeepSeek-V4.1-Flash in the nested spelling, for tests that check figures of the real model. The values
-// are those of spec/v41.md 1.1. Used by tests only.
+// are those of the published config.json. Used by tests only.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the scheduler does with blocks: sharing, waiting for others' blocks, preemption and resume, snapshots, and the
-// reports of other engines' bugs that concern one process (K…, ids of spec/serving.md).
+// reports of other engines' bugs that concern one process, numbered K….
 #include <gtest/gtest.h>
 
 #include <random>

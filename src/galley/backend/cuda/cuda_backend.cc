@@ -117,11 +117,10 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
   int count = 0;
   const cudaError_t found = cudaGetDeviceCount(&count);
   if (found != cudaSuccess || count <= options.device) {
-    return Err(
-        ErrorCode::kUnsupported,
-        fmt::format("device {} asked for, but this machine offers {} CUDA devices{}; use --backend cpu", options.device,
-                    count, found == cudaSuccess ? std::string() : fmt::format(" ({})", cudaGetErrorString(found))),
-        "backend");
+    return Err(ErrorCode::kUnsupported,
+               fmt::format("device {} asked for, but this machine offers {} CUDA devices{}", options.device, count,
+                           found == cudaSuccess ? std::string() : fmt::format(" ({})", cudaGetErrorString(found))),
+               "backend");
   }
   int major = 0, minor = 0;
   RETURN_IF_ERROR([&]() -> Status {
@@ -131,10 +130,8 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
     }
     if (code != cudaSuccess) return Err(cuda::DeviceError(code, "reading the device"));
     if (major < 9) {
-      return Err(
-          ErrorCode::kUnsupported,
-          fmt::format("the GPU has compute capability {}, this backend needs 9 (Hopper); use --backend cpu", major),
-          "backend");
+      return Err(ErrorCode::kUnsupported,
+                 fmt::format("the GPU has compute capability {}, this backend needs 9 (Hopper)", major), "backend");
     }
     return {};
   }());

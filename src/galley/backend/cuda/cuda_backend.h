@@ -62,8 +62,8 @@ struct CudaGraphCounts {
 // Of a backend made above.
 [[nodiscard]] CudaGraphCounts GraphCountsOf(const Backend& backend);
 
-// Of the device's memory, used or not; 0 when there is no device.
-[[nodiscard]] std::uint64_t CudaMemoryBytes();
+// Of the device's memory, what nothing uses; 0 when there is no device.
+[[nodiscard]] std::uint64_t CudaFreeBytes();
 
 // For benchmarks. Median microseconds of what `issue` issues on a backend made above: captured once as a graph after a
 // run that warms up, then replayed `replays` times. `issue` may not wait for the device. Errors: kDevice.

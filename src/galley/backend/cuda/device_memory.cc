@@ -151,9 +151,9 @@ Result<std::byte*> Scratch::Get(ScratchUse use, std::size_t bytes, cudaStream_t 
 
 namespace galley::backend {
 
-std::uint64_t CudaMemoryBytes() {
+std::uint64_t CudaFreeBytes() {
   std::size_t free = 0, total = 0;
-  return cudaMemGetInfo(&free, &total) == cudaSuccess ? total : 0;
+  return cudaMemGetInfo(&free, &total) == cudaSuccess ? free : 0;
 }
 
 }  // namespace galley::backend

@@ -149,11 +149,19 @@ __global__ void __launch_bounds__(kThreads, 1) WideGateKernel(RouteArgs args, fl
   }
 }
 
+// Whether the device has so much shared memory for a block of threads: those other than 9.0 and 10.x have half of it.
+bool FitsDevice() {
+  int device = 0, bytes = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  return kSharedBytes <= bytes;
+}
+
 }  // namespace
 
 bool TakesWideGate(const RouteArgs& args) {
   return args.gate.format == kFormat && IsTiled<kFormat>(args.gate.rows, args.gate.cols) &&
-         args.gate.rows <= kGateExpertsMax && args.topk <= 32 && args.step.rows <= kWideGateRowsMax;
+         args.gate.rows <= kGateExpertsMax && args.topk <= 32 && args.step.rows <= kWideGateRowsMax && FitsDevice();
 }
 
 std::int64_t WideGateFloats(const RouteArgs& args) {

@@ -437,7 +437,7 @@ class Interrupts(unittest.TestCase):
 
     def test_the_second_one_kills(self):
         # One step over a prompt this long takes many seconds, and only between steps does the first one count.
-        process = self.start("--prefill-chunk", "65536", prompt="word " * 3800)
+        process = self.start("--prefill-chunk", "65535", prompt="word " * 3800)
         wait_for_handler(process)
         process.send_signal(signal.SIGINT)
         time.sleep(0.1)

@@ -74,9 +74,10 @@ constexpr Spec kModel[] = {
      .type = Type::kEnum,
      .commands = "generate chat dump plan bench serve calibrate",
      .initial = "on",
-     .help = "Whether the cuda backend records decode steps and replays them. On pays for few sequences and short steps "
-             "(nano alone by a tenth; with 64 at once nothing); off for one sequence whose text repeats itself, since "
-             "drafts found by lookup are then verified too (nano twice as fast). Does not change the result.",
+     .help =
+         "Whether the cuda backend records decode steps and replays them. On pays for few sequences and short steps "
+         "(nano alone by a tenth; with 64 at once nothing); off for one sequence whose text repeats itself, since "
+         "drafts found by lookup are then verified too (nano twice as fast). Does not change the result.",
      .choices = "on off"},
     {.name = "engram",
      .type = Type::kEnum,

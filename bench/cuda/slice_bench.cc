@@ -6,10 +6,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
+#include <map>
 #include <memory>
+#include <utility>
 
 #include "fill.h"
 #include "galley/backend/cuda/cuda_backend.h"
+#include "galley/backend/decorator.h"
 #include "galley/backend/memory_formats.h"
 #include "galley/base/rng.h"
 #include "galley/model/dsv4/model.h"
@@ -46,11 +50,44 @@ double WeightBytes(const model::Config& config, int rows) {
   return bytes;
 }
 
+// While it counts, waits for the device before and after every op and adds up the time between.
+class TimedOps final : public backend::BackendDecorator {
+ public:
+  struct Total {
+    int calls = 0;
+    double us = 0;
+  };
+  using BackendDecorator::BackendDecorator;
+
+  void Count(bool counts) { counts_ = counts; }
+  [[nodiscard]] const std::map<std::string, Total, std::less<>>& totals() const { return totals_; }
+
+ private:
+  void OpBegins([[maybe_unused]] std::string_view op) override {
+    if (!counts_) return;
+    (void)Synchronize();  // the step's own wait reports what fails
+    begin_ = Clock::now();
+  }
+  void OpEnds(std::string_view op) override {
+    if (!counts_) return;
+    (void)Synchronize();
+    Total& total = totals_[std::string(op)];
+    ++total.calls;
+    total.us += MicrosecondsSince(begin_);
+  }
+
+  bool counts_ = false;
+  Clock::time_point begin_;
+  std::map<std::string, Total, std::less<>> totals_;
+};
+
 class Slice {
  public:
   static Result<Slice> Create(const SliceOptions& options) {
     Slice slice(options);
-    ASSIGN_OR_RETURN(slice.backend_, backend::MakeCudaBackend({}));
+    ASSIGN_OR_RETURN(std::unique_ptr<backend::Backend> cuda, backend::MakeCudaBackend({}));
+    slice.cuda_ = cuda.get();
+    slice.backend_ = std::make_unique<TimedOps>(std::move(cuda));
     const int sequences = *std::ranges::max_element(options.rows);
     const model::ModelOptions model{.rows_max = std::max(options.context, sequences),
                                     .sequences_max = sequences,
@@ -73,9 +110,9 @@ class Slice {
     constexpr std::size_t kBytes = std::size_t{4} << 30;
     ASSIGN_OR_RETURN(backend::Buffer data, backend_->Allocate(kBytes, "benchmark"));
     ASSIGN_OR_RETURN(backend::Buffer out, backend_->Allocate(256, "benchmark"));
-    void* stream = backend::StreamOf(*backend_);
+    void* stream = backend::StreamOf(*cuda_);
     ASSIGN_OR_RETURN(const double us, backend::MeasureMicroseconds(
-                                          *backend_, [&] { ReadAll(data.data(), kBytes, out.data(), stream); }, 10));
+                                          *cuda_, [&] { ReadAll(data.data(), kBytes, out.data(), stream); }, 10));
     return static_cast<double>(kBytes) / us * 1e6;
   }
 
@@ -94,6 +131,17 @@ class Slice {
     }
     RETURN_IF_ERROR(backend_->Synchronize());
     return Median(times);
+  }
+
+  // What the ops of such a step take, each waited for.
+  Result<std::vector<std::pair<std::string, TimedOps::Total>>> PrefillOps() {
+    RETURN_IF_ERROR(model_->ResetSlot(*state_, SlotId(0), 0, {}));
+    backend_->Count(true);
+    ASSIGN_OR_RETURN([[maybe_unused]] const double us, Timed(1, 0, options_.context, 1));
+    backend_->Count(false);
+    std::vector<std::pair<std::string, TimedOps::Total>> ops(backend_->totals().begin(), backend_->totals().end());
+    std::ranges::sort(ops, std::greater{}, [](const auto& op) { return op.second.us; });
+    return ops;
   }
 
   struct Decode {
@@ -144,7 +192,8 @@ class Slice {
 
   SliceOptions options_;
   model::Config config_;
-  std::unique_ptr<backend::Backend> backend_;
+  std::unique_ptr<TimedOps> backend_;
+  backend::Backend* cuda_ = nullptr;  // within it
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<model::StateStorage> state_;
   int blocks_each_ = 0, filled_ = 1;
@@ -176,6 +225,10 @@ Status RunSliceBench(const SliceOptions& options, const CudaBenchWrite& write) {
     write(fmt::format("| {} sequences, a row each | {:.0f} | {:.0f} | {:.0f} | {:.0f} | {:.0f} % |\n", sequences,
                       step.waited, step.ahead, step.ahead / options.layers, floor, 100 * floor / step.ahead));
   }
+  ASSIGN_OR_RETURN(const auto ops, slice.PrefillOps());
+  write("\n| op of one more prefill step, each waited for | calls | all, µs | one, µs |\n|---|---:|---:|---:|\n");
+  for (const auto& [op, total] : ops)
+    write(fmt::format("| {} | {} | {:.0f} | {:.0f} |\n", op, total.calls, total.us, total.us / total.calls));
   return {};
 }
 

@@ -69,7 +69,7 @@ void CudaBackend::MhcBoundary(const MhcBoundaryArgs& args) {
         Take<std::byte>(ScratchUse::kPartials, static_cast<std::int64_t>(cuda::MhcScratchBytes(args.rows, args.dim)));
     if (error_) return;
     const cuda::MhcForm form = !TakesWarpgroups()                        ? cuda::MhcForm::kChunks
-                               : options_.linears == ProductForm::kSplit ? cuda::MhcForm::kClusters
+                               : options_.linears == ProductForm::kSplit ? cuda::MhcForm::kWide
                                                                          : cuda::MhcForm::kAuto;
     cuda::MhcBoundary(args, {reinterpret_cast<float*>(sums), arrivals_.as<std::uint32_t>()}, form, stream_);
   });

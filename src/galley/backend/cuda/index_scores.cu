@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scores of the indexer (2.8) for every row and entry that the row scores, and the best of every group of
 // kScoreGroup entries. A block of threads takes a stretch of entries for one row, or for several of one sequence that
-// share the keys: one warp copies keys of history blocks into a ring by bulk copies, two warpgroups decode them into
-// registers, 64 keys by all heads a product. A row's score is the sum over heads in one fixed order, whatever the
-// stretch and the rows beside it.
+// share the keys: one warp copies keys of history blocks into a ring by bulk copies, two warpgroups take its stages in
+// turn and decode them into registers, 64 keys by all heads a product. A row's score is the sum over heads in one fixed
+// order, whatever the stretch and the rows beside it.
 #include "galley/backend/cuda/kernels.h"
 #include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/ptx/bulk_copy.cuh"
@@ -14,8 +14,10 @@
 namespace galley::backend::cuda {
 namespace {
 
-constexpr int kWarps = 8, kThreads = (kWarps + 1) * 32;  // warps that multiply, and one that copies
-constexpr int kStageKeys = kWarps * 16, kStages = 4;
+constexpr int kWarps = 8, kThreads = (kWarps + 1) * 32;         // warps that multiply, and one that copies
+constexpr int kGroupWarps = 4, kGroups = kWarps / kGroupWarps;  // of a warpgroup; warpgroups
+constexpr int kProductKeys = kGroupWarps * 16, kStageKeys = 2 * kProductKeys, kStages = 4;
+static_assert(kGroups == 2 && kStages % kGroups == 0, "warpgroups take stages in turn, each always the same ones");
 constexpr int kCodeBytes = kIndexDim / 2, kScaleBytes = kIndexDim / 32;  // of a key
 constexpr int kScalesAt = kStageKeys * kCodeBytes, kStageBytes = kScalesAt + kStageKeys * kScaleBytes;
 constexpr int kStretchMax = 8192;  // keys of a block of threads
@@ -45,15 +47,16 @@ struct Ring {
     if (threadIdx.x == 0) {
       for (int i = 0; i < kStages; ++i) {
         ptx::InitBarrier(full(i), copying);
-        ptx::InitBarrier(empty(i), kWarps);
+        ptx::InitBarrier(empty(i), kGroupWarps);
       }
       ptx::InitBarrier(queries(), 1);
       ptx::FenceBarriers();
     }
     __syncthreads();
   }
-  __device__ __forceinline__ void Advance() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
+  __device__ __forceinline__ void Advance(int stages) {
+    stage += stages;
+    if (stage >= kStages) stage -= kStages, parity ^= 1;
   }
 };
 
@@ -107,7 +110,7 @@ __device__ void CopyBlocks(const IndexSelectArgs& args, int row, const Run& run,
       ptx::CopyBulk(ring.data() + static_cast<std::uint32_t>(kScalesAt + lane * entries * kScaleBytes),
                     keys + entries * kCodeBytes, entries * kScaleBytes, barrier);
     }
-    ring.Advance();
+    ring.Advance(1);
   }
 }
 
@@ -144,7 +147,7 @@ __device__ void CopyCandidates(const IndexSelectArgs& args, int row, const Run& 
           reinterpret_cast<const std::uint8_t*>(__shfl_sync(kFullWarp, scales, i + lane / 2)) + lane % 2 * 16;
       if (lane / 2 < here) ptx::CopyAsync16(to + kScalesAt, from, true);
       ptx::ArriveAfterCopies(ring.full(ring.stage));
-      ring.Advance();
+      ring.Advance(1);
     }
     entry = next_entry, next_entry = far_entry, block = next_block;
   }
@@ -240,21 +243,21 @@ __device__ __forceinline__ float SumHeads(const float* products, const float* we
   return isnan(sum) ? -INFINITY : sum;
 }
 
-// A multiplying warp's part of a run.
+// A multiplying warp's part of a run, of which its warpgroup takes stages `turn`, turn + kGroups, …: the two are not
+// in step, so that one decodes while the other multiplies.
 template <int Padded, int Rows>
-__device__ void ScoreKeys(const IndexScratch& scratch, int first, int local, const Run& run,
+__device__ void ScoreKeys(const IndexScratch& scratch, int first, int local, const Run& run, int turn,
                           const float (&weight)[Rows][Padded / 4], Ring<Padded * Rows>& ring) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 % kGroupWarps;
   int counts[Rows] = {};
 #pragma unroll
   for (int r = 0; r < Rows; ++r) {
     if (r >= run.row && r < run.row + run.rows) counts[r] = min(run.end, scratch.counts[first + r]);
   }
+  if (Rows == 1) counts[0] = run.end;  // what it is anyway, without a register of its own
   constexpr int kColumns = Padded * Rows;
-  const int quad = lane / 4, in_stage = warp * 16 + quad;
-  const auto codes_at = static_cast<std::uint32_t>(in_stage * kCodeBytes + lane % 4 * 16),
-             scale_at = static_cast<std::uint32_t>(kScalesAt + in_stage * kScaleBytes + lane % 4);
-  const int key = warp * 16 + quad + lane % 2 * 8;  // whose sum this lane gets
+  const auto group = static_cast<std::uint32_t>(warp * 16 * kScaleBytes + lane);  // of values that this lane decodes
+  const int key = warp * 16 + lane / 4 + lane % 2 * 8;                            // whose sum this lane gets
   float* scores = scratch.scores + local * scratch.score_stride + key;
   float* best = scratch.best + local * scratch.best_stride + key / kScoreGroup;
   const std::uint32_t queries = ring.at(Ring<kColumns>::kQueriesAt);
@@ -263,41 +266,20 @@ __device__ void ScoreKeys(const IndexScratch& scratch, int first, int local, con
   constexpr bool kAhead = Rows > 1;
   uint4 codes[2];
   std::uint32_t scale[2], a[2][kHalfSteps][4];
-  const auto load = [&] {
-    ptx::WaitPhase(ring.full(ring.stage), ring.parity);
-    const std::uint32_t data = ring.data();
-    codes[0] = LoadShared16(data + codes_at), codes[1] = LoadShared16(data + codes_at + 8 * kCodeBytes);
-    scale[0] = LoadShared1(data + scale_at), scale[1] = LoadShared1(data + scale_at + 8 * kScaleBytes);
+  // Loads the first or the second 64 keys of the stage, of which the first are waited for.
+  const auto load = [&](bool second) {
+    if (!second) ptx::WaitPhase(ring.full(ring.stage), ring.parity);
+    const std::uint32_t codes_at = ring.data() + (second ? kProductKeys * kCodeBytes : 0) + group * 16,
+                        scale_at = ring.data() + kScalesAt + (second ? kProductKeys * kScaleBytes : 0) + group;
+    codes[0] = LoadShared16(codes_at), codes[1] = LoadShared16(codes_at + 8 * kCodeBytes);
+    scale[0] = LoadShared1(scale_at), scale[1] = LoadShared1(scale_at + 8 * kScaleBytes);
   };
   const auto release = [&] {
     __syncwarp();
     if (lane == 0) ptx::Arrive(ring.empty(ring.stage));
-    ring.Advance();
+    ring.Advance(kGroups);
   };
-  load();
-  if (kAhead) DecodeHalf<0>(codes, scale, a[0]);
-  release();
-  for (int i = run.begin; i < run.end; i += kStageKeys) {
-    const bool more = i + kStageKeys < run.end;
-    float products[kColumns / 2];
-#pragma unroll
-    for (float& value : products) value = 0;
-    if (kAhead) {
-      MultiplyHalf<kColumns, 0>(a[0], queries, descriptor, products);
-      DecodeHalf<1>(codes, scale, a[1]);
-      MultiplyHalf<kColumns, 1>(a[1], queries, descriptor, products);
-      if (more) load();
-      WaitForProducts<1>();
-      DecodeHalf<0>(codes, scale, a[0]);
-      if (more) release();
-    } else {
-      DecodeHalf<0>(codes, scale, a[0]);
-      DecodeHalf<1>(codes, scale, a[1]);
-      MultiplyHalf<kColumns, 0>(a[0], queries, descriptor, products);
-      MultiplyHalf<kColumns, 1>(a[1], queries, descriptor, products);
-      if (more) load(), release();
-    }
-    WaitForProducts<0>();
+  const auto sum_heads = [&](int i, const float(&products)[kColumns / 2]) {
 #pragma unroll
     for (int r = 0; r < Rows; ++r) {
       const float sum = SumHeads<Padded>(products + r * Padded / 2, weight[r]);
@@ -307,6 +289,27 @@ __device__ void ScoreKeys(const IndexScratch& scratch, int first, int local, con
       for (int step = 4; step < 32; step <<= 1) largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
       if (inside && lane % 4 < 2) scores[r * scratch.score_stride + i] = sum;
       if (inside && lane < 2) best[r * scratch.best_stride + static_cast<unsigned>(i) / kScoreGroup] = largest;
+    }
+  };
+  constexpr int kTurnKeys = kGroups * kStageKeys;
+  const int begin = run.begin + turn * kStageKeys;
+  if (begin >= run.end) return;
+  load(false);
+  if (kAhead) DecodeHalf<0>(codes, scale, a[0]);
+  for (int i = begin; i < run.end; i += kTurnKeys) {
+#pragma unroll(kAhead ? 1 : 2)
+    for (int p = 0; p < 2; ++p) {
+      const bool first_product = p == 0;
+      float products[kColumns / 2] = {};
+      if (!kAhead) DecodeHalf<0>(codes, scale, a[0]), DecodeHalf<1>(codes, scale, a[1]);
+      MultiplyHalf<kColumns, 0>(a[0], queries, descriptor, products);
+      if (kAhead) DecodeHalf<1>(codes, scale, a[1]);
+      MultiplyHalf<kColumns, 1>(a[1], queries, descriptor, products);
+      if (first_product || i + kTurnKeys < run.end) load(first_product);
+      if (kAhead) WaitForProducts<1>(), DecodeHalf<0>(codes, scale, a[0]);
+      if (first_product) release();
+      WaitForProducts<0>();
+      sum_heads(i + p * kProductKeys, products);
     }
   }
 }
@@ -344,6 +347,9 @@ __global__ void __launch_bounds__(kThreads, Padded* Rows <= 32 ? 2 : 1)
   }
   float weight[Rows][Padded / 4];
   bool begun = false;
+  const int group = static_cast<int>(threadIdx.x) / (kGroupWarps * 32);
+  ring.Advance(group);
+  int turn = group;  // the stage of the next run that this warpgroup takes first
   ForRuns(args, scratch, first, here, begin, limit, [&](const Run& run) {
     if (!begun) {
       begun = true;
@@ -357,7 +363,8 @@ __global__ void __launch_bounds__(kThreads, Padded* Rows <= 32 ? 2 : 1)
       }
       ptx::WaitPhase(ring.queries(), 0);
     }
-    ScoreKeys<Padded, Rows>(scratch, first, local, run, weight, ring);
+    ScoreKeys<Padded, Rows>(scratch, first, local, run, turn, weight, ring);
+    turn = (turn + (run.end - run.begin + kStageKeys - 1) / kStageKeys) % kGroups;
   });
 }
 

@@ -152,17 +152,21 @@ void EngramMix(const EngramMixArgs& args, cudaStream_t stream);
 // behind it.
 inline constexpr int kArrivals = 256;
 
-// mhc.cu and mhc_clusters.cu, the same bits
+// mhc.cu, mhc_clusters.cu and mhc_wide.cu, for few rows, some hundred and many; the same bits.
 inline constexpr int kCopies = 4;
-enum class MhcForm { kAuto, kChunks, kClusters };  // kClusters needs compute capability 9.0, as does kAuto
+enum class MhcForm { kAuto, kChunks, kClusters, kWide };  // all but kChunks need compute capability 9.0
 struct MhcScratch {
   float* sums = nullptr;              // MhcScratchBytes
   std::uint32_t* arrivals = nullptr;  // [kArrivals]
 };
 [[nodiscard]] std::size_t MhcScratchBytes(int rows, int dim);
+// kClusters and kWide: where those kernels take the call.
 void MhcBoundary(const MhcBoundaryArgs& args, const MhcScratch& scratch, MhcForm form, cudaStream_t stream);
-// False, and nothing is issued, for what that kernel does not take, or for few rows unless they are wanted.
-[[nodiscard]] bool MhcClusters(const MhcBoundaryArgs& args, bool few_rows, cudaStream_t stream);
+// False, and nothing is issued, for what the kernel does not take.
+[[nodiscard]] bool MhcClusters(const MhcBoundaryArgs& args, cudaStream_t stream);
+// The same; `scratch`: MhcWideScratchBytes, for the matrix in bf16.
+[[nodiscard]] bool MhcWide(const MhcBoundaryArgs& args, void* scratch, cudaStream_t stream);
+[[nodiscard]] std::size_t MhcWideScratchBytes(int dim);
 
 // attention_rows.cu
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One site of the hyper-connections (2.2) in one launch, for few rows: blocks of threads take two chunks of the hidden
 // dimension each, so that a single row fills the device, and the last of them to arrive finish the rows: they add the
-// chunks' sums and write the coefficients and the normed values. Many rows: mhc_clusters.cu.
+// chunks' sums and write the coefficients and the normed values. More rows: mhc_clusters.cu and mhc_wide.cu.
+#include <algorithm>
+
 #include "galley/backend/cuda/last_blocks.cuh"
 #include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/mhc_tile.cuh"
@@ -152,7 +154,7 @@ __device__ __forceinline__ void WorkOffChunk(const MhcBoundaryArgs& args, const 
     ReadMixing(mixing[half], args, t);
   }
   Products products = {};
-  float squares[2] = {};
+  Squares squares[2];
 #pragma unroll 1
   for (int step = 0; step < 2; ++step) {
     StepOperands operands = {};
@@ -227,15 +229,24 @@ MhcBoundaryArgs RowsOf(MhcBoundaryArgs args, std::int64_t first, int count) {
   return args;
 }
 
+// The fastest on an H200.
+MhcForm FormFor(int rows) {
+  constexpr int kClustersMin = 65;
+  return rows >= kClustersMin ? MhcForm::kClusters : MhcForm::kChunks;
+}
+
 }  // namespace
 
 std::size_t MhcScratchBytes(int rows, int dim) {
-  return static_cast<std::size_t>(rows < kRowsAtOnce ? rows : kRowsAtOnce) *
-         static_cast<std::size_t>((dim + kChunk - 1) / kChunk) * kSums * sizeof(float);
+  const std::size_t sums = static_cast<std::size_t>(rows < kRowsAtOnce ? rows : kRowsAtOnce) *
+                           static_cast<std::size_t>((dim + kChunk - 1) / kChunk) * kSums * sizeof(float);
+  return std::max(sums, MhcWideScratchBytes(dim));
 }
 
 void MhcBoundary(const MhcBoundaryArgs& args, const MhcScratch& scratch, MhcForm form, cudaStream_t stream) {
-  if (form != MhcForm::kChunks && MhcClusters(args, form == MhcForm::kClusters, stream)) return;
+  if (form == MhcForm::kAuto) form = FormFor(args.rows);
+  if (form == MhcForm::kWide && MhcWide(args, scratch.sums, stream)) return;
+  if (form == MhcForm::kClusters && MhcClusters(args, stream)) return;
   const int chunks = (args.dim + kChunk - 1) / kChunk;
   for (int first = 0; first < args.rows; first += kRowsAtOnce) {
     const int count = min(args.rows - first, kRowsAtOnce), groups = (count + kBlockRows - 1) / kBlockRows;

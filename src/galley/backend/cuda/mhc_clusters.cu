@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sites of the hyper-connections for many rows: clusters of 16 blocks of threads stay on the device, each block with a
-// sixteenth of the hidden dimension, whose part of the coefficient matrix it keeps in shared memory. A cluster takes 16
-// rows at once. Its blocks exchange the sums of a tile while they work on the next one, and only then write its
-// normed values, so that h, y and x are moved once. The same bits as mhc.cu.
+// Sites of the hyper-connections for some hundred rows: clusters of 16 blocks of threads stay on the device, each block
+// with a sixteenth of the hidden dimension, whose part of the coefficient matrix it keeps in shared memory. A cluster
+// takes 16 rows at once. Its blocks exchange the sums of a tile while they work on the next one, and only then write
+// its normed values, so that h, y and x are moved once. The same bits as mhc.cu.
 #include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/mhc_tile.cuh"
 #include "galley/backend/cuda/ptx/bulk_copy.cuh"
@@ -13,7 +13,6 @@ namespace {
 
 constexpr int kBlocks = 16;  // of a cluster
 constexpr int kMixers = kSliceChunks, kMixThreads = 32 * kMixers, kThreads = kMixThreads + 32;
-constexpr int kRowsMin = 65;  // below, the other kernel is faster
 constexpr int kMixingPieces = sizeof(Mixing) / 16;
 constexpr int kAllThreads = 1;  // their barrier
 constexpr int kBatch = 32;      // rows of which a warp makes the coefficients at once
@@ -170,7 +169,7 @@ class Mixer {
     for (; tile < place_.tiles; tile += place_.step, ++i) {
       std::uint32_t x[2][4];
       StepOperands operands[2];
-      float squares[2] = {};
+      Squares squares[2];
       Products products = {};
       const auto mix = [&](int half) {
         const Mixing& mixing = shared_.mixing[i % 2][half * 8 + row_];
@@ -303,9 +302,9 @@ int ClustersAtOnce() {
 
 }  // namespace
 
-bool MhcClusters(const MhcBoundaryArgs& args, bool few_rows, cudaStream_t stream) {
+bool MhcClusters(const MhcBoundaryArgs& args, cudaStream_t stream) {
   const bool whole = args.y != nullptr && args.fn != nullptr && args.x != nullptr && args.norm != nullptr;
-  if (!whole || args.dim != kBlocks * kSliceChunks * kChunk || (!few_rows && args.rows < kRowsMin)) return false;
+  if (!whole || args.dim != kBlocks * kSliceChunks * kChunk) return false;
   cudaFuncSetAttribute(ClusterKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(Shared)));
   cudaFuncSetAttribute(ClusterKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   const int clusters = min(ClustersAtOnce(), (args.rows + kTileRows - 1) / kTileRows);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One site of the hyper-connections (2.2): what its two kernels, mhc.cu and mhc_clusters.cu, share, so that the bits of
-// a row do not depend on which of them has it. A warp takes a chunk, 32 hidden values of all four copies, of 16 rows.
-// It mixes y in, collapses, and multiplies with the coefficient matrix: h is exact in bf16, and each fp32 value of the
-// matrix is the sum of three bf16 values. Sums of a row are added by chunk within slices of ten, then by slice.
+// One site of the hyper-connections (2.2): what its kernels, mhc.cu, mhc_clusters.cu and mhc_wide.cu, share, so that
+// the bits of a row do not depend on which of them has it. A warp takes a chunk, 32 hidden values of all four copies,
+// of 16 rows. It mixes y in, collapses, and multiplies with the coefficient matrix: h is exact in bf16, and each fp32
+// value of the matrix is the sum of three bf16 values. Sums of a row are added by chunk within slices of ten, then by
+// slice.
 #pragma once
 
 #include "galley/backend/cuda/kernels.h"
@@ -50,9 +51,23 @@ __device__ __forceinline__ float MixedCopy(const Mixing& m, int to, const float 
   return __fmaf_rn(m.post[to], y, mixed);
 }
 
-// Mixes y into the copies, leaves them in `to`, collapses them, and adds the squares of the collapsed values.
+// Sums of squares of a lane's values of a row.
+struct Squares {
+  float h = 0, x = 0;
+
+  // Those of all four lanes of the row.
+  __device__ __forceinline__ void AddLanes() {
+#pragma unroll
+    for (int step = 1; step < 4; step <<= 1) {
+      h += __shfl_xor_sync(kFullWarp, h, step);
+      x += __shfl_xor_sync(kFullWarp, x, step);
+    }
+  }
+};
+
+// Mixes y into the copies, leaves them in `to`, collapses them, and adds the squares of both.
 __device__ __forceinline__ void Mix(const StepValues& v, const Mixing& m, bool expand, bool collapse, int half,
-                                    StepOperands& to, std::uint32_t (&x)[2], float& square) {
+                                    StepOperands& to, std::uint32_t (&x)[2], Squares& squares) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     float low[kCopies], high[kCopies];
@@ -63,16 +78,18 @@ __device__ __forceinline__ void Mix(const StepValues& v, const Mixing& m, bool e
       to.a[c][half + i * 2] =
           expand ? Pack(MixedCopy(m, c, low, LowHalf(v.y[i])), MixedCopy(m, c, high, HighHalf(v.y[i]))) : v.h[c][i];
     }
-    if (!collapse) continue;
     float sum[2] = {};
 #pragma unroll
     for (int c = 0; c < kCopies; ++c) {
-      sum[0] = __fmaf_rn(m.pre[c], LowHalf(to.a[c][half + i * 2]), sum[0]);
-      sum[1] = __fmaf_rn(m.pre[c], HighHalf(to.a[c][half + i * 2]), sum[1]);
+      const float a = LowHalf(to.a[c][half + i * 2]), b = HighHalf(to.a[c][half + i * 2]);
+      squares.h = __fmaf_rn(b, b, __fmaf_rn(a, a, squares.h));
+      sum[0] = __fmaf_rn(m.pre[c], a, sum[0]);
+      sum[1] = __fmaf_rn(m.pre[c], b, sum[1]);
     }
+    if (!collapse) continue;
     x[i] = Pack(sum[0], sum[1]);
     const float a = LowHalf(x[i]), b = HighHalf(x[i]);
-    square = __fmaf_rn(b, b, __fmaf_rn(a, a, square));
+    squares.x = __fmaf_rn(b, b, __fmaf_rn(a, a, squares.x));
   }
 }
 
@@ -96,15 +113,19 @@ struct FnValues {
     const float4 a = reinterpret_cast<const float4*>(from)[0], b = reinterpret_cast<const float4*>(from)[1];
     v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
   }
+  // Takes the next part out of the values.
+  __device__ __forceinline__ void Split(std::uint32_t (&pairs)[4]) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      pairs[j] = Pack(v[2 * j], v[2 * j + 1]);
+      v[2 * j] -= LowHalf(pairs[j]), v[2 * j + 1] -= HighHalf(pairs[j]);
+    }
+  }
   __device__ __forceinline__ void Place(uint4* to, int i) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       std::uint32_t pairs[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        pairs[j] = Pack(v[2 * j], v[2 * j + 1]);
-        v[2 * j] -= LowHalf(pairs[j]), v[2 * j + 1] -= HighHalf(pairs[j]);
-      }
+      Split(pairs);
       const int copy = i / 32 / kOutputTiles, tile = i / 32 % kOutputTiles;
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
@@ -115,10 +136,9 @@ struct FnValues {
   }
 };
 
-// Sums of a chunk. Lane l: of rows l/4 and l/4 + 8 with coefficients 8 i + 2 (l%4), + 1; and of h with h of the first
-// and the last 8 rows, among them the squares.
+// Sums of a chunk. Lane l: of rows l/4 and l/4 + 8 with coefficients 8 i + 2 (l%4), + 1.
 struct Products {
-  float coefficients[kOutputTiles][4], squares[2][4];
+  float coefficients[kOutputTiles][4];
 };
 
 // Adds the products of a step with the chunk's matrix `fn`, as FnValues::Place leaves it.
@@ -127,10 +147,6 @@ __device__ __forceinline__ void Multiply(Products& sums, const uint4* fn, int st
 #pragma unroll
   for (int pair = 0; pair < kCopies / 2; ++pair) {
     const std::uint32_t(&first)[4] = h.a[2 * pair], (&second)[4] = h.a[2 * pair + 1];
-    ptx::Mma16x8x16(sums.squares[0], first, first[0], first[2]);
-    ptx::Mma16x8x16(sums.squares[1], first, first[1], first[3]);
-    ptx::Mma16x8x16(sums.squares[0], second, second[0], second[2]);
-    ptx::Mma16x8x16(sums.squares[1], second, second[1], second[3]);
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       uint4 b[kOutputTiles];
@@ -145,19 +161,16 @@ __device__ __forceinline__ void Multiply(Products& sums, const uint4* fn, int st
 }
 
 // Leaves the chunk's sums of row l/4 (`half` 0) or l/4 + 8 (1) at `to` [kSums], by all lanes of the warp.
-__device__ __forceinline__ void StoreSums(float* to, const Products& products, int half, float x_square, bool inside) {
-  const int quad = static_cast<int>(threadIdx.x) % 4, row = static_cast<int>(threadIdx.x) % 32 / 4;
-#pragma unroll
-  for (int step = 1; step < 4; step <<= 1) x_square += __shfl_xor_sync(kFullWarp, x_square, step);
+__device__ __forceinline__ void StoreSums(float* to, const Products& products, int half, Squares squares, bool inside) {
+  const int quad = static_cast<int>(threadIdx.x) % 4;
+  squares.AddLanes();
   if (!inside) return;
 #pragma unroll
   for (int n = 0; n < kOutputTiles; ++n) {
     *reinterpret_cast<float2*>(to + n * 8 + quad * 2) = {products.coefficients[n][half * 2],
                                                          products.coefficients[n][half * 2 + 1]};
   }
-  const float* squares = products.squares[half] + half * 2;  // of the row with rows 2 quad, 2 quad + 1 of its half
-  if (quad == row / 2)
-    *reinterpret_cast<float2*>(to + kSquaresOfH) = {row % 2 == 0 ? squares[0] : squares[1], x_square};
+  if (quad == 0) *reinterpret_cast<float2*>(to + kSquaresOfH) = {squares.h, squares.x};
 }
 
 // The next two are within a few units in the last place.
@@ -172,37 +185,49 @@ __device__ __forceinline__ std::uint32_t NormPair(std::uint32_t x, std::uint32_t
   return Pack(LowHalf(norm) * (LowHalf(x) * r), HighHalf(norm) * (HighHalf(x) * r));
 }
 
-__device__ __forceinline__ float InverseOfSum(float a, float b, float c, float d, float eps) {
-  return ptx::Reciprocal(__fadd_rn(__fadd_rn(__fadd_rn(a, b), __fadd_rn(c, d)), eps));
-}
-
-// The mixing matrix from its logits, by one thread: 40 sums and inverses one after the other, without shuffles in
-// between. A row's sums are brought back to 1 by the next round.
+// The mixing matrix from its logits, by one thread: 40 times sums and inverses, one after the other, without shuffles
+// in between. The rounds leave the softmax m as it is and scale it, to row[j] m[j][k] column[k]. A column's scale
+// becomes old / (old sum + eps), sum being that of row[j] m[j][k] over j, which is 1 / (sum + eps / old); so do rows'
+// scales. Thus rounding errors do not add up from round to round. No entry is smaller than eps, which bounds the scales
+// (3e-4 to 3e5 for eps 1e-6). A sum takes its terms in the order in which the unit for inverses gives their factors.
 __device__ __forceinline__ void Sinkhorn(float (&m)[kCopies][kCopies], int iterations, float eps) {
 #pragma unroll
   for (int j = 0; j < kCopies; ++j) {
     const float largest = fmaxf(fmaxf(m[j][0], m[j][1]), fmaxf(m[j][2], m[j][3]));
 #pragma unroll
     for (int k = 0; k < kCopies; ++k) m[j][k] = expf(m[j][k] - largest);
-    const float inverse = InverseOfSum(m[j][0], m[j][1], m[j][2], m[j][3], 0);
+    const float inverse = ptx::Reciprocal(__fadd_rn(__fadd_rn(m[j][0], m[j][1]), __fadd_rn(m[j][2], m[j][3])));
 #pragma unroll
     for (int k = 0; k < kCopies; ++k) m[j][k] = __fmaf_rn(m[j][k], inverse, eps);
   }
-  for (int i = 0; i < iterations; ++i) {
-    if (i > 0) {
+  float row[kCopies], column[kCopies], row_inverse[kCopies], column_inverse[kCopies];
 #pragma unroll
-      for (int j = 0; j < kCopies; ++j) {
-        const float inverse = InverseOfSum(m[j][0], m[j][1], m[j][2], m[j][3], eps);
+  for (int k = 0; k < kCopies; ++k) row[k] = column[k] = row_inverse[k] = column_inverse[k] = 1;
+  const auto scale_rows = [&] {
 #pragma unroll
-        for (int k = 0; k < kCopies; ++k) m[j][k] = __fmul_rn(m[j][k], inverse);
-      }
+    for (int j = 0; j < kCopies; ++j) {
+      row_inverse[j] = __fmul_rn(eps, row_inverse[j]);
+#pragma unroll
+      for (int k = 0; k < kCopies; ++k) row_inverse[j] = __fmaf_rn(m[j][k], column[k], row_inverse[j]);
+      row[j] = ptx::Reciprocal(row_inverse[j]);
     }
+  };
+  const auto scale_columns = [&] {
 #pragma unroll
     for (int k = 0; k < kCopies; ++k) {
-      const float inverse = InverseOfSum(m[0][k], m[1][k], m[2][k], m[3][k], eps);
+      column_inverse[k] = __fmul_rn(eps, column_inverse[k]);
 #pragma unroll
-      for (int j = 0; j < kCopies; ++j) m[j][k] = __fmul_rn(m[j][k], inverse);
+      for (int j = 0; j < kCopies; ++j) column_inverse[k] = __fmaf_rn(m[j][k], row[j], column_inverse[k]);
+      column[k] = ptx::Reciprocal(column_inverse[k]);
     }
+  };
+  if (iterations > 0) scale_columns();
+#pragma unroll 1
+  for (int i = 1; i < iterations; ++i) scale_rows(), scale_columns();
+#pragma unroll
+  for (int j = 0; j < kCopies; ++j) {
+#pragma unroll
+    for (int k = 0; k < kCopies; ++k) m[j][k] = __fmul_rn(__fmul_rn(m[j][k], row[j]), column[k]);
   }
 }
 

@@ -69,6 +69,7 @@ __device__ __forceinline__ void FenceForWarpgroup() {
 // (GALLEY_FLOATS_n).
 #define GALLEY_NAMES_4 "%0, %1, %2, %3"
 #define GALLEY_NAMES_8 GALLEY_NAMES_4 ", %4, %5, %6, %7"
+#define GALLEY_NAMES_12 GALLEY_NAMES_8 ", %8, %9, %10, %11"
 #define GALLEY_NAMES_16 GALLEY_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define GALLEY_NAMES_32 \
   GALLEY_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -86,6 +87,7 @@ __device__ __forceinline__ void FenceForWarpgroup() {
 
 #define GALLEY_FLOATS_4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define GALLEY_FLOATS_8(d, i) GALLEY_FLOATS_4(d, i), GALLEY_FLOATS_4(d, i + 4)
+#define GALLEY_FLOATS_12(d, i) GALLEY_FLOATS_8(d, i), GALLEY_FLOATS_4(d, i + 8)
 #define GALLEY_FLOATS_16(d, i) GALLEY_FLOATS_8(d, i), GALLEY_FLOATS_8(d, i + 8)
 #define GALLEY_FLOATS_32(d, i) GALLEY_FLOATS_16(d, i), GALLEY_FLOATS_16(d, i + 16)
 #define GALLEY_FLOATS_48(d, i) GALLEY_FLOATS_32(d, i), GALLEY_FLOATS_16(d, i + 32)
@@ -109,7 +111,7 @@ __device__ __forceinline__ void FenceForWarpgroup() {
                : GALLEY_FLOATS_##count(d, 0)                                                           \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
-// d += a b of N columns: 8, 16, 32, 64, 96, 128, 144, 160 or 192.
+// d += a b of N columns: 8, 16, 24, 32, 64, 96, 128, 144, 160 or 192.
 template <int N>
 struct Wgmma {
   __device__ __forceinline__ static void Add(float (&d)[N / 2], const std::uint32_t (&a)[4], std::uint64_t b) {
@@ -118,6 +120,8 @@ struct Wgmma {
       GALLEY_WGMMA(8, 4, 4, 5, 6, 7, 8, 0);
     } else if constexpr (N == 16) {
       GALLEY_WGMMA(16, 8, 8, 9, 10, 11, 12, 0);
+    } else if constexpr (N == 24) {
+      GALLEY_WGMMA(24, 12, 12, 13, 14, 15, 16, 0);
     } else if constexpr (N == 32) {
       GALLEY_WGMMA(32, 16, 16, 17, 18, 19, 20, 0);
     } else if constexpr (N == 64) {
@@ -171,6 +175,8 @@ __device__ __forceinline__ void MultiplyFp8(float (&d)[N / 2], const std::uint32
 #undef GALLEY_FLOATS_4
 #undef GALLEY_NAMES_8
 #undef GALLEY_FLOATS_8
+#undef GALLEY_NAMES_12
+#undef GALLEY_FLOATS_12
 #undef GALLEY_NAMES_16
 #undef GALLEY_FLOATS_16
 #undef GALLEY_NAMES_32

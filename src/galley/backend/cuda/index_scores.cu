@@ -262,8 +262,6 @@ __device__ void ScoreKeys(const IndexScratch& scratch, int first, int local, con
   float* best = scratch.best + local * scratch.best_stride + key / kScoreGroup;
   const std::uint32_t queries = ring.at(Ring<kColumns>::kQueriesAt);
   const std::uint64_t descriptor = ptx::CoreDescriptor(queries, kColumns * 16);
-  // With several rows products take long enough to decode the first half of the next keys beside those of the second.
-  constexpr bool kAhead = Rows > 1;
   uint4 codes[2];
   std::uint32_t scale[2], a[2][kHalfSteps][4];
   // Loads the first or the second 64 keys of the stage, of which the first are waited for.
@@ -294,22 +292,39 @@ __device__ void ScoreKeys(const IndexScratch& scratch, int first, int local, con
   constexpr int kTurnKeys = kGroups * kStageKeys;
   const int begin = run.begin + turn * kStageKeys;
   if (begin >= run.end) return;
-  load(false);
-  if (kAhead) DecodeHalf<0>(codes, scale, a[0]);
-  for (int i = begin; i < run.end; i += kTurnKeys) {
-#pragma unroll(kAhead ? 1 : 2)
-    for (int p = 0; p < 2; ++p) {
-      const bool first_product = p == 0;
-      float products[kColumns / 2] = {};
-      if (!kAhead) DecodeHalf<0>(codes, scale, a[0]), DecodeHalf<1>(codes, scale, a[1]);
-      MultiplyHalf<kColumns, 0>(a[0], queries, descriptor, products);
-      if (kAhead) DecodeHalf<1>(codes, scale, a[1]);
-      MultiplyHalf<kColumns, 1>(a[1], queries, descriptor, products);
-      if (first_product || i + kTurnKeys < run.end) load(first_product);
-      if (kAhead) WaitForProducts<1>(), DecodeHalf<0>(codes, scale, a[0]);
-      if (first_product) release();
-      WaitForProducts<0>();
-      sum_heads(i + p * kProductKeys, products);
+  if constexpr (Rows == 1) {
+    for (int i = begin; i < run.end; i += kTurnKeys) {
+#pragma unroll
+      for (int p = 0; p < 2; ++p) {
+        float products[kColumns / 2] = {};
+        load(p == 1);
+        if (p == 1) release();
+        DecodeHalf<0>(codes, scale, a[0]), DecodeHalf<1>(codes, scale, a[1]);
+        MultiplyHalf<kColumns, 0>(a[0], queries, descriptor, products);
+        MultiplyHalf<kColumns, 1>(a[1], queries, descriptor, products);
+        WaitForProducts<0>();
+        sum_heads(i + p * kProductKeys, products);
+      }
+    }
+  } else {
+    // Products of several rows take long enough to decode the first half of the next keys beside those of the second.
+    load(false);
+    DecodeHalf<0>(codes, scale, a[0]);
+    for (int i = begin; i < run.end; i += kTurnKeys) {
+#pragma unroll 1
+      for (int p = 0; p < 2; ++p) {
+        const bool first_product = p == 0;
+        float products[kColumns / 2] = {};
+        MultiplyHalf<kColumns, 0>(a[0], queries, descriptor, products);
+        DecodeHalf<1>(codes, scale, a[1]);
+        MultiplyHalf<kColumns, 1>(a[1], queries, descriptor, products);
+        if (first_product || i + kTurnKeys < run.end) load(first_product);
+        WaitForProducts<1>();
+        DecodeHalf<0>(codes, scale, a[0]);
+        if (first_product) release();
+        WaitForProducts<0>();
+        sum_heads(i + p * kProductKeys, products);
+      }
     }
   }
 }

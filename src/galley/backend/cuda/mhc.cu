@@ -231,8 +231,8 @@ MhcBoundaryArgs RowsOf(MhcBoundaryArgs args, std::int64_t first, int count) {
 
 // The fastest on an H200.
 MhcForm FormFor(int rows) {
-  constexpr int kClustersMin = 65;
-  return rows >= kClustersMin ? MhcForm::kClusters : MhcForm::kChunks;
+  constexpr int kClustersMin = 65, kWideMin = 1025;
+  return rows >= kWideMin ? MhcForm::kWide : rows >= kClustersMin ? MhcForm::kClusters : MhcForm::kChunks;
 }
 
 }  // namespace

@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sites of the hyper-connections for many rows: clusters of four blocks of threads stay on the device and take 64 rows
-// at once. Each of the two warpgroups of a block that mix has two slices of the hidden dimension, one after the other.
-// Their parts of the coefficient matrix, split into bf16 by a launch of its own, come through a ring; the collapsed
-// values stay in shared memory until the sums of all slices are there, and leave while the next 64 rows are mixed, so
-// that h, y and x are moved once. The same bits as mhc.cu.
+// Sites of the hyper-connections for many rows: clusters of eight blocks of threads stay on the device and take 64 rows
+// at once. Each of the two warpgroups of a block that mix has a slice of the hidden dimension, which it goes through in
+// chunks. Another warp brings a chunk's values of all rows into shared memory and takes the mixed ones back, by bulk
+// copies, and brings the chunk's part of the coefficient matrix, which a launch of its own has split into bf16. The
+// collapsed values stay in shared memory until the sums of all slices are there, and leave while the next 64 rows are
+// mixed, so that h, y and x are moved once. The same bits as mhc.cu.
 #include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/mhc_tile.cuh"
 #include "galley/backend/cuda/ptx/bulk_copy.cuh"
 #include "galley/backend/cuda/ptx/cluster.cuh"
+#include "galley/backend/cuda/ptx/tensor_copy.cuh"
 #include "galley/backend/cuda/ptx/wgmma.cuh"
+#include "galley/backend/cuda/tensor_map.h"
 
 namespace galley::backend::cuda {
 namespace {
 
-constexpr int kBlocks = 4, kGroups = 2, kGroupThreads = 128;  // of a cluster; warpgroups of a block that mix
-constexpr int kGroupSlices = 2, kBlockSlices = kGroups * kGroupSlices;
-constexpr int kMixThreads = kGroups * kGroupThreads, kThreads = kMixThreads + 128;
-constexpr int kMixRegisters = 216, kOtherRegisters = 72;  // of a thread; all have 168 at first
-constexpr int kSlices = kBlocks * kBlockSlices, kDimMax = kSlices * kSliceChunks * kChunk;
+constexpr int kBlocks = 8, kGroups = 2, kGroupThreads = 128;  // of a cluster; warpgroups of a block that mix
+constexpr int kMixThreads = kGroups * kGroupThreads, kThreads = kMixThreads + 32 * (kGroups + 1);
+constexpr int kSlices = kBlocks * kGroups, kDimMax = kSlices * kSliceChunks * kChunk;
 constexpr int kRows = 64, kOwnRows = kRows / kBlocks;  // of a tile; of those a block makes the coefficients
 
-// A chunk of the matrix in bf16: kPieces pieces, each one step and a pair of copies. Within it lie, for each copy and
-// part, two halves of 8 values of K, and in each the coefficients by eights, 16 bytes a coefficient.
-constexpr int kPieces = 4, kHalfBytes = kCoefficients * 16, kPartBytes = 2 * kHalfBytes;
-constexpr int kCopyBytes = kParts * kPartBytes, kPieceBytes = 2 * kCopyBytes, kChunkBytes = kPieces * kPieceBytes;
+// A chunk of the matrix in bf16: for each step, copy and part two halves of 8 values of K, and in each the coefficients
+// by eights, 16 bytes a coefficient.
+constexpr int kHalfBytes = kCoefficients * 16, kPartBytes = 2 * kHalfBytes, kCopyBytes = kParts * kPartBytes;
+constexpr int kStepBytes = kCopies * kCopyBytes, kChunkBytes = 2 * kStepBytes;
 
 // Splits the matrix: a thread has 8 neighbouring values of one coefficient and copy (FnValues).
 constexpr int kSplitThreads = 128;
@@ -35,32 +36,41 @@ __global__ void __launch_bounds__(kSplitThreads) SplitKernel(const float* fn, in
   ptx::BeginKernel();
   if (chunk * kChunk >= dim) return;
   const int copy = i / 32 / kOutputTiles, coefficient = i / 32 % kOutputTiles * 8 + lane / 4;
-  std::uint8_t* at = to + static_cast<std::int64_t>(chunk) * kChunkBytes + copy / 2 * kPieceBytes +
-                     copy % 2 * kCopyBytes + coefficient * 16 + lane % 4 * 4;
+  std::uint8_t* at =
+      to + static_cast<std::int64_t>(chunk) * kChunkBytes + copy * kCopyBytes + coefficient * 16 + lane % 4 * 4;
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
     std::uint32_t pairs[4];
     values.Split(pairs);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      *reinterpret_cast<std::uint32_t*>(at + j / 2 * 2 * kPieceBytes + part * kPartBytes + j % 2 * kHalfBytes) =
-          pairs[j];
+      *reinterpret_cast<std::uint32_t*>(at + j / 2 * kStepBytes + part * kPartBytes + j % 2 * kHalfBytes) = pairs[j];
     }
   }
 }
 
+// A chunk of all rows of a tile: 64 bytes a row.
+struct Values {
+  uint4 h[kCopies][kRows][4], y[kRows][4];
+};
+constexpr int kStages = 2;
 struct Shared {
-  // Collapsed values of a tile, each for the thread that made it.
-  uint4 x[kGroups][kGroupSlices * kSliceChunks][2][kGroupThreads];
-  uint4 fn[kGroups][kPieces][kPieceBytes / 16];  // a chunk of the matrix
+  Values values[kGroups][kStages];
+  uint4 fn[kGroups][kChunkBytes / 16];
+  uint4 x[kGroups][kSliceChunks][2][kGroupThreads];  // collapsed values of a tile, each for the thread that made it
   // What all slices have sent of a tile: sums of this block's rows, and the squares of x of all rows.
   float own[kSlices][kOwnRows][kSums], squares[kSlices][kRows];
   Site site;
-  // Barriers: a piece of the matrix is there, may be overwritten; a tile's sums are there, were read by the mixing
-  // warps, by all blocks.
-  std::uint64_t full[kGroups][kPieces], empty[kGroups], received, taken, free;
+  // Barriers: values of a stage are there, are mixed; the matrix is there, was read; a tile's sums are there, were read
+  // by the mixing warps, by all blocks.
+  std::uint64_t loaded[kGroups][kStages], mixed[kGroups][kStages], matrix[kGroups], multiplied[kGroups];
+  std::uint64_t received, taken, free;
 };
 constexpr int kReceivedBytes = (kOwnRows * kSquaresOfX + kRows) * 4;  // from a slice
+
+struct Maps {
+  CUtensorMap h, y;  // [copies][rows][dim] and [rows][dim], in boxes of a chunk of all copies of a tile
+};
 
 // What a block does.
 struct Place {
@@ -68,31 +78,76 @@ struct Place {
   int slices, groups;  // of all blocks; of this one
 
   // The first chunk of the hidden dimension of a warpgroup of this block, and how many it has.
-  [[nodiscard]] __device__ int FirstChunk(int group) const {
-    return (rank * kBlockSlices + group * kGroupSlices) * kSliceChunks;
-  }
+  [[nodiscard]] __device__ int FirstChunk(int group) const { return (rank * kGroups + group) * kSliceChunks; }
   [[nodiscard]] __device__ int Chunks(const MhcBoundaryArgs& args, int group) const {
-    return min(args.dim / kChunk - FirstChunk(group), kGroupSlices * kSliceChunks);
+    return min(args.dim / kChunk - FirstChunk(group), kSliceChunks);
   }
 };
 
-// One thread of a warp copies the matrix for a warpgroup: for each of its tiles all chunks.
-__device__ __forceinline__ void CopyMatrix(const MhcBoundaryArgs& args, const std::uint8_t* fn, const Place& place,
-                                           int group, Shared& shared) {
-  const int chunks = place.Chunks(args, group);
-  const std::uint8_t* from = fn + static_cast<std::int64_t>(place.FirstChunk(group)) * kChunkBytes;
-  std::uint32_t parity = 1;
-  for (int tile = place.first_tile; tile < place.tiles; tile += place.tile_step) {
-    for (int chunk = 0; chunk < chunks; ++chunk, parity ^= 1) {
-      ptx::WaitPhase(ptx::SharedAddress(&shared.empty[group]), parity);
-      for (int piece = 0; piece < kPieces; ++piece) {
-        const std::uint32_t full = ptx::SharedAddress(&shared.full[group][piece]);
-        ptx::ArriveAndExpect(full, kPieceBytes);
-        ptx::CopyBulk(ptx::SharedAddress(shared.fn[group][piece]),
-                      from + static_cast<std::int64_t>(chunk) * kChunkBytes + piece * kPieceBytes, kPieceBytes, full);
-      }
-    }
+// Where a warpgroup is on its way through chunks of tiles.
+struct Step {
+  int chunk = 0, tile = 0, stage = 0;
+  std::uint32_t stage_parity = 0, parity = 0;  // of the stage's turn; of the step
+
+  __device__ __forceinline__ void Advance(int chunks, int tile_step) {
+    if (++chunk == chunks) chunk = 0, tile += tile_step;
+    if (++stage == kStages) stage = 0, stage_parity ^= 1;
+    parity ^= 1;
   }
+};
+
+// One warp moves all that a warpgroup mixes. Boxes keep the bulk copies' unit busy, so the matrix comes by ordinary
+// ones.
+__device__ __forceinline__ void MoveValues(const MhcBoundaryArgs& args, const Maps& maps, const std::uint8_t* fn,
+                                           const Place& place, int group, Shared& shared) {
+  const int chunks = place.Chunks(args, group), first_chunk = place.FirstChunk(group);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  Step load{.tile = place.first_tile}, fetch = load;
+  const auto load_values = [&] {
+    if (lane == 0 && load.tile < place.tiles) {
+      const std::uint32_t loaded = ptx::SharedAddress(&shared.loaded[group][load.stage]);
+      Values& values = shared.values[group][load.stage];
+      ptx::ArriveAndExpect(loaded, sizeof(Values));
+      const int x = (first_chunk + load.chunk) * kChunk, row = load.tile * kRows;
+      ptx::CopyBox3(ptx::SharedAddress(values.h), maps.h, x, row, 0, loaded);
+      ptx::CopyBox2(ptx::SharedAddress(values.y), maps.y, x, row, loaded);
+    }
+    load.Advance(chunks, place.tile_step);
+  };
+  const auto fetch_matrix = [&] {
+    if (fetch.tile >= place.tiles) return;
+    const std::uint8_t* from = fn + static_cast<std::int64_t>(first_chunk + fetch.chunk) * kChunkBytes;
+#pragma unroll 4
+    for (int i = lane; i < kChunkBytes / 16; i += 32) {
+      ptx::CopyAsync16(&shared.fn[group][i], from + i * 16, true);
+    }
+    ptx::CommitCopies();
+    fetch.Advance(chunks, place.tile_step);
+  };
+  const auto publish_matrix = [&] {
+    ptx::WaitCopies<0>();
+    ptx::FenceForBulkCopies();
+    ptx::Arrive(ptx::SharedAddress(&shared.matrix[group]));
+  };
+  for (int i = 0; i < kStages; ++i) load_values();
+  fetch_matrix();
+  publish_matrix();
+  for (Step at{.tile = place.first_tile}; at.tile < place.tiles; at.Advance(chunks, place.tile_step)) {
+    ptx::WaitPhase(ptx::SharedAddress(&shared.mixed[group][at.stage]), at.stage_parity);
+    if (lane == 0) {
+      ptx::StoreBox3(maps.h, (first_chunk + at.chunk) * kChunk, at.tile * kRows, 0,
+                     ptx::SharedAddress(shared.values[group][at.stage].h));
+      ptx::CommitBoxes();
+    }
+    __syncwarp();
+    ptx::WaitPhase(ptx::SharedAddress(&shared.multiplied[group]), at.parity);
+    fetch_matrix();
+    if (lane == 0) ptx::WaitForReads();
+    load_values();
+    __syncwarp();
+    publish_matrix();
+  }
+  if (lane == 0) ptx::WaitForBoxes();
 }
 
 // One warp adds the sums of all slices and makes the coefficients of this block's rows of each tile.
@@ -118,24 +173,8 @@ __device__ __forceinline__ void FinishTiles(const MhcBoundaryArgs& args, const P
   }
 }
 
-// A lane's values of a row.
-struct RowValues {
-  uint4 h[kCopies], y;
-
-  [[nodiscard]] __device__ __forceinline__ StepValues Step(int step) const {
-    StepValues v;
-#pragma unroll
-    for (int c = 0; c < kCopies; ++c) {
-      v.h[c][0] = step == 0 ? h[c].x : h[c].z;
-      v.h[c][1] = step == 0 ? h[c].y : h[c].w;
-    }
-    v.y[0] = step == 0 ? y.x : y.z;
-    v.y[1] = step == 0 ? y.y : y.w;
-    return v;
-  }
-};
-
-// A warpgroup that mixes its slices of every row. A lane has rows l/4 and l/4 + 8 of the 16 of its warp.
+// A warpgroup that mixes its slice of every row. A lane has rows l/4 and l/4 + 8 of the 16 of its warp, and of a chunk
+// 8 neighbouring values of each copy.
 class Mixer {
  public:
   __device__ __forceinline__ Mixer(const MhcBoundaryArgs& args, const Place& place, Shared& shared)
@@ -149,72 +188,59 @@ class Mixer {
 
   __device__ __forceinline__ void Run() {
     const int chunks = place_.Chunks(args_, group_);
-    RowValues next[2];
-    uint4 next_norm = Norm(0);
+    Step at{.tile = place_.first_tile};
     Mixing mixing[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      ReadMixing(mixing[half], place_.first_tile, half);
-      Read(next[half], place_.first_tile, 0, half);
-    }
+    ReadMixing(mixing, at.tile);
     std::uint32_t tile_parity = 1;  // of the tile before
-    int tile = place_.first_tile;
-    for (; tile < place_.tiles; tile += place_.tile_step, tile_parity ^= 1) {
+    for (; at.tile < place_.tiles; tile_parity ^= 1) {
       float sums[kSumRegisters] = {}, inverse_rms[2] = {};
       Squares squares[2];
-      const bool follows = tile != place_.first_tile;
+      const bool follows = at.tile != place_.first_tile;
 #pragma unroll 1
       for (int chunk = 0; chunk < chunks; ++chunk) {
-        const bool last = chunk + 1 == chunks;
+        const uint4 norm = Norm(chunk);
         StepOperands operands[2];
         uint4 x[2];
         Squares of_chunk[2];
-        const uint4 norm = next_norm;
-        next_norm = Norm(last ? 0 : chunk + 1);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          MixRow(next[half], mixing[half], half, operands, x[half], of_chunk[half]);
-          Read(next[half], last ? tile + place_.tile_step : tile, last ? 0 : chunk + 1, half);
-        }
-        // Before the products, which tie the values to registers that are no neighbours in memory.
-        WriteH(operands, tile, chunk, 0);
-        WriteH(operands, tile, chunk, 1);
+        Values& values = shared_.values[group_][at.stage];
+        ptx::WaitPhase(ptx::SharedAddress(&shared_.loaded[group_][at.stage]), at.stage_parity);
+        MixRow(values, mixing[0], 0, operands, x[0], of_chunk[0]);
+        MixRow(values, mixing[1], 1, operands, x[1], of_chunk[1]);
+        ptx::FenceForBulkCopies();
+        ArriveByWarp(shared_.mixed[group_][at.stage]);
         float products[kSumRegisters] = {};
-        Multiply(products, operands);
-        if (last) {
-          ReadMixing(mixing[0], tile + place_.tile_step, 0);
-          ReadMixing(mixing[1], tile + place_.tile_step, 1);
-        }
+        Multiply(products, operands, at.parity);
+        if (chunk + 1 == chunks) ReadMixing(mixing, at.tile + place_.tile_step);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           of_chunk[half].AddLanes();
           squares[half].h += of_chunk[half].h, squares[half].x += of_chunk[half].x;
         }
-        EndProducts(products);
+        ptx::WarpgroupWait<0>();
+        ptx::HoldSums(products);
+        ArriveByWarp(shared_.multiplied[group_]);
 #pragma unroll
         for (int i = 0; i < kSumRegisters; ++i) sums[i] += products[i];
         if (follows && chunk == 0) TakeSquares(tile_parity, inverse_rms);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           uint4& held = shared_.x[group_][chunk][half][thread_];
-          if (follows) WriteX(held, norm, inverse_rms[half], tile - place_.tile_step, chunk, half);
+          if (follows) WriteX(held, norm, inverse_rms[half], at.tile - place_.tile_step, chunk, half);
           held = x[half];
         }
-        if (!last && (chunk + 1) % kSliceChunks != 0) continue;
-        // All blocks have read what was sent of the tile before.
-        if (follows) ptx::WaitPhase(ptx::SharedAddress(&shared_.free), tile_parity);
-        Send(chunk / kSliceChunks, sums, squares);
-#pragma unroll
-        for (float& sum : sums) sum = 0;
-        squares[0] = squares[1] = {};
+        at.Advance(chunks, place_.tile_step);
       }
+      // All blocks have read what was sent of the tile before.
+      if (follows) ptx::WaitPhase(ptx::SharedAddress(&shared_.free), tile_parity);
+      Send(sums, squares);
     }
     float inverse_rms[2];
     TakeSquares(tile_parity, inverse_rms);
     for (int chunk = 0; chunk < chunks; ++chunk) {
+      const uint4 norm = Norm(chunk);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        WriteX(shared_.x[group_][chunk][half][thread_], Norm(chunk), inverse_rms[half], tile - place_.tile_step, chunk,
+        WriteX(shared_.x[group_][chunk][half][thread_], norm, inverse_rms[half], at.tile - place_.tile_step, chunk,
                half);
       }
     }
@@ -223,102 +249,94 @@ class Mixer {
  private:
   static constexpr int kSumRegisters = kCoefficients / 2;
 
+  __device__ __forceinline__ void ArriveByWarp(std::uint64_t& barrier) const {
+    __syncwarp();
+    if (thread_ % 32 == 0) ptx::Arrive(ptx::SharedAddress(&barrier));
+  }
   [[nodiscard]] __device__ __forceinline__ int Row(int tile, int half) const {
     return tile * kRows + row_ + half * 8;
   }
-  // The first of a lane's values of copy 0 of a row; those of others are args.dim apart.
-  [[nodiscard]] __device__ __forceinline__ BFloat16* CopiesAt(int t, int chunk) const {
-    return args_.h + (static_cast<std::int64_t>(t) * kCopies * args_.dim + d_ + chunk * kChunk);
-  }
-  // Of rows of y and x.
-  [[nodiscard]] __device__ __forceinline__ std::int64_t At(int t, int chunk) const {
-    return static_cast<std::int64_t>(t) * args_.dim + d_ + chunk * kChunk;
-  }
-  __device__ __forceinline__ void Read(RowValues& row, int tile, int chunk, int half) const {
-    const int t = Row(tile, half);
-    row = {};
-    if (t >= args_.rows) return;
-    const BFloat16* h = CopiesAt(t, chunk);
+  __device__ __forceinline__ void ReadMixing(Mixing (&mixing)[2], int tile) const {
 #pragma unroll
-    for (int c = 0; c < kCopies; ++c) row.h[c] = __ldcg(reinterpret_cast<const uint4*>(h + c * args_.dim));
-    row.y = __ldcg(reinterpret_cast<const uint4*>(args_.y + At(t, chunk)));
-  }
-  __device__ __forceinline__ void ReadMixing(Mixing& mixing, int tile, int half) const {
-    const int t = min(Row(tile, half), args_.rows - 1);
+    for (int half = 0; half < 2; ++half) {
+      const int t = min(Row(tile, half), args_.rows - 1);
 #pragma unroll
-    for (int c = 0; c < kCopies; ++c) Read4(mixing.comb[c], args_.comb_in + (t * kCopies + c) * kCopies);
-    Read4(mixing.post, args_.post_in + t * kCopies);
-    Read4(mixing.pre, args_.pre_in + t * kCopies);
+      for (int c = 0; c < kCopies; ++c) Read4(mixing[half].comb[c], args_.comb_in + (t * kCopies + c) * kCopies);
+      Read4(mixing[half].post, args_.post_in + t * kCopies);
+      Read4(mixing[half].pre, args_.pre_in + t * kCopies);
+    }
   }
-  __device__ __forceinline__ static void MixRow(const RowValues& row, const Mixing& mixing, int half,
-                                                StepOperands (&operands)[2], uint4& x, Squares& squares) {
+  // Mixes a row where it lies.
+  __device__ __forceinline__ void MixRow(Values& values, const Mixing& mixing, int half, StepOperands (&operands)[2],
+                                         uint4& x, Squares& squares) const {
+    const int row = row_ + half * 8, quad = thread_ % 4;
+    uint4 h[kCopies];
+#pragma unroll
+    for (int c = 0; c < kCopies; ++c) h[c] = values.h[c][row][quad];
+    const uint4 y = values.y[row][quad];
     std::uint32_t pairs[2][2];
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      Mix(row.Step(step), mixing, true, true, half, operands[step], pairs[step], squares);
+      StepValues v;
+#pragma unroll
+      for (int c = 0; c < kCopies; ++c) {
+        v.h[c][0] = step == 0 ? h[c].x : h[c].z;
+        v.h[c][1] = step == 0 ? h[c].y : h[c].w;
+      }
+      v.y[0] = step == 0 ? y.x : y.z;
+      v.y[1] = step == 0 ? y.y : y.w;
+      Mix(v, mixing, true, true, half, operands[step], pairs[step], squares);
     }
     x = {pairs[0][0], pairs[0][1], pairs[1][0], pairs[1][1]};
-  }
-  __device__ __forceinline__ void WriteH(const StepOperands (&v)[2], int tile, int chunk, int half) const {
-    const int t = Row(tile, half);
-    if (t >= args_.rows) return;
-    BFloat16* h = CopiesAt(t, chunk);
 #pragma unroll
     for (int c = 0; c < kCopies; ++c) {
-      ptx::Store16(h + c * args_.dim, v[0].a[c][half], v[0].a[c][half + 2], v[1].a[c][half], v[1].a[c][half + 2]);
+      ptx::StoreShared16(ptx::SharedAddress(&values.h[c][row][quad]), operands[0].a[c][half],
+                         operands[0].a[c][half + 2], operands[1].a[c][half], operands[1].a[c][half + 2]);
     }
   }
-  // Begins sums += a chunk's values times the matrix. Pairs of copies, then parts, then the two copies, as Multiply of
+  // Begins sums += a chunk's values times the matrix: pairs of copies, then parts, then the two copies, as Multiply of
   // mhc_tile.cuh adds them.
-  __device__ __forceinline__ void Multiply(float (&sums)[kSumRegisters], const StepOperands (&h)[2]) const {
-#pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece) {
-      ptx::WaitPhase(ptx::SharedAddress(&shared_.full[group_][piece]), ring_parity_);
-    }
+  __device__ __forceinline__ void Multiply(float (&sums)[kSumRegisters], const StepOperands (&h)[2],
+                                           std::uint32_t parity) const {
+    ptx::WaitPhase(ptx::SharedAddress(&shared_.matrix[group_]), parity);
+    const std::uint64_t matrix = ptx::CoreDescriptor(ptx::SharedAddress(shared_.fn[group_]), kHalfBytes);
     ptx::WarpgroupFence();
 #pragma unroll
-    for (int piece = 0; piece < kPieces; ++piece) {
-      const std::uint64_t matrix = ptx::CoreDescriptor(ptx::SharedAddress(shared_.fn[group_][piece]), kHalfBytes);
+    for (int step = 0; step < 2; ++step) {
 #pragma unroll
-      for (int part = 0; part < kParts; ++part) {
+      for (int pair = 0; pair < kCopies / 2; ++pair) {
 #pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          ptx::Wgmma<kCoefficients>::Add(sums, h[piece / 2].a[piece % 2 * 2 + c],
-                                         ptx::MovedBy(matrix, c * kCopyBytes + part * kPartBytes));
+        for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+          for (int c = 2 * pair; c < 2 * pair + 2; ++c) {
+            ptx::Wgmma<kCoefficients>::Add(
+                sums, h[step].a[c], ptx::MovedBy(matrix, step * kStepBytes + c * kCopyBytes + part * kPartBytes));
+          }
         }
       }
     }
     ptx::WarpgroupCommit();
   }
-  __device__ __forceinline__ void EndProducts(float (&sums)[kSumRegisters]) {
-    ptx::WarpgroupWait<0>();
-    ptx::HoldSums(sums);
-    __syncwarp();
-    if (thread_ % 32 == 0) ptx::Arrive(ptx::SharedAddress(&shared_.empty[group_]));
-    ring_parity_ ^= 1;
-  }
-  // Sends the sums of the warpgroup's slice number `number` to the blocks that need them. A warp's rows are those of
-  // one block.
-  __device__ __forceinline__ void Send(int number, const float (&sums)[kSumRegisters],
-                                       const Squares (&squares)[2]) const {
-    const int quad = thread_ % 4, owner = thread_ / 32;
-    const int slice = place_.rank * kBlockSlices + group_ * kGroupSlices + number;
-    const std::uint32_t barrier = ptx::SharedAddress(&shared_.received),
-                        owners_barrier = ptx::AddressInBlock(barrier, owner),
-                        barrier_of_quad = ptx::AddressInBlock(barrier, quad);
+  // Sends the slice's sums of a tile to the blocks that need them. Eight rows of a warp belong to one block.
+  __device__ __forceinline__ void Send(const float (&sums)[kSumRegisters], const Squares (&squares)[2]) const {
+    const int quad = thread_ % 4, slice = place_.rank * kGroups + group_;
+    const std::uint32_t barrier = ptx::SharedAddress(&shared_.received);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const std::uint32_t to =
-          ptx::AddressInBlock(ptx::SharedAddress(shared_.own[slice][thread_ % 32 / 4 + half * 8]), owner);
+      const int owner = thread_ / 32 * 2 + half;
+      const std::uint32_t there = ptx::AddressInBlock(barrier, owner),
+                          to = ptx::AddressInBlock(ptx::SharedAddress(shared_.own[slice][thread_ % 32 / 4]), owner);
 #pragma unroll
       for (int n = 0; n < kOutputTiles; ++n) {
         ptx::SendTwo(to + static_cast<std::uint32_t>(n * 8 + quad * 2) * 4,
-                     {__float_as_uint(sums[n * 4 + half * 2]), __float_as_uint(sums[n * 4 + half * 2 + 1])},
-                     owners_barrier);
+                     {__float_as_uint(sums[n * 4 + half * 2]), __float_as_uint(sums[n * 4 + half * 2 + 1])}, there);
       }
-      if (quad == 0) ptx::SendOne(to + kSquaresOfH * 4, squares[half].h, owners_barrier);
-      ptx::SendOne(ptx::AddressInBlock(ptx::SharedAddress(&shared_.squares[slice][row_ + half * 8]), quad),
-                   squares[half].x, barrier_of_quad);
+      if (quad == 0) ptx::SendOne(to + kSquaresOfH * 4, squares[half].h, there);
+#pragma unroll
+      for (int block = quad; block < kBlocks; block += 4) {
+        ptx::SendOne(ptx::AddressInBlock(ptx::SharedAddress(&shared_.squares[slice][row_ + half * 8]), block),
+                     squares[half].x, ptx::AddressInBlock(barrier, block));
+      }
     }
   }
   // What the rows of a tile are normed by, once all slices have sent their squares.
@@ -331,8 +349,7 @@ class Mixer {
       for (int s = 0; s < place_.slices; ++s) sum += shared_.squares[s][row_ + half * 8];
       inverse_rms[half] = InverseRms(sum, 1.0f / static_cast<float>(args_.dim), args_.norm_eps);
     }
-    __syncwarp();
-    if (thread_ % 32 == 0) ptx::Arrive(ptx::SharedAddress(&shared_.taken));
+    ArriveByWarp(shared_.taken);
   }
   // Of the lane's values of a chunk.
   [[nodiscard]] __device__ __forceinline__ uint4 Norm(int chunk) const {
@@ -342,19 +359,18 @@ class Mixer {
                                          int half) const {
     const int t = Row(tile, half);
     if (t >= args_.rows) return;
-    *reinterpret_cast<uint4*>(args_.x + At(t, chunk)) = {NormPair(x.x, norm.x, r), NormPair(x.y, norm.y, r),
-                                                         NormPair(x.z, norm.z, r), NormPair(x.w, norm.w, r)};
+    *reinterpret_cast<uint4*>(args_.x + static_cast<std::int64_t>(t) * args_.dim + d_ + chunk * kChunk) = {
+        NormPair(x.x, norm.x, r), NormPair(x.y, norm.y, r), NormPair(x.z, norm.z, r), NormPair(x.w, norm.w, r)};
   }
 
   const MhcBoundaryArgs& args_;
   const Place& place_;
   Shared& shared_;
   int group_, thread_, row_, d_;
-  std::uint32_t ring_parity_ = 0;
 };
 
-__global__ void __launch_bounds__(kThreads, 1)
-    WideKernel(const __grid_constant__ MhcBoundaryArgs args, const std::uint8_t* fn) {
+__global__ void __launch_bounds__(kThreads, 1) WideKernel(const __grid_constant__ MhcBoundaryArgs args,
+                                                          const __grid_constant__ Maps maps, const std::uint8_t* fn) {
   extern __shared__ __align__(128) std::uint8_t bytes[];
   Shared& shared = *reinterpret_cast<Shared*>(bytes);
   ptx::LetNextKernelStart();
@@ -364,32 +380,33 @@ __global__ void __launch_bounds__(kThreads, 1)
               .tiles = (args.rows + kRows - 1) / kRows,
               .slices = (args.dim / kChunk + kSliceChunks - 1) / kSliceChunks,
               .groups = 0};
-  place.groups = min(max((place.slices - place.rank * kBlockSlices + kGroupSlices - 1) / kGroupSlices, 0), kGroups);
+  place.groups = min(max(place.slices - place.rank * kGroups, 0), kGroups);
   shared.site.Read(args, static_cast<int>(threadIdx.x));
   if (threadIdx.x == 0) {
+    constexpr int kGroupWarps = kGroupThreads / 32;
     for (int group = 0; group < kGroups; ++group) {
-      for (int piece = 0; piece < kPieces; ++piece) {
-        ptx::InitBarrier(ptx::SharedAddress(&shared.full[group][piece]), 1);
+      for (int stage = 0; stage < kStages; ++stage) {
+        ptx::InitBarrier(ptx::SharedAddress(&shared.loaded[group][stage]), 1);
+        ptx::InitBarrier(ptx::SharedAddress(&shared.mixed[group][stage]), kGroupWarps);
       }
-      ptx::InitBarrier(ptx::SharedAddress(&shared.empty[group]), kGroupThreads / 32);
+      ptx::InitBarrier(ptx::SharedAddress(&shared.matrix[group]), 32);
+      ptx::InitBarrier(ptx::SharedAddress(&shared.multiplied[group]), kGroupWarps);
     }
     ptx::InitBarrier(ptx::SharedAddress(&shared.received), 1);
-    ptx::InitBarrier(ptx::SharedAddress(&shared.taken), max(place.groups, 1) * kGroupThreads / 32);
+    ptx::InitBarrier(ptx::SharedAddress(&shared.taken), max(place.groups, 1) * kGroupWarps);
     ptx::InitBarrier(ptx::SharedAddress(&shared.free), kBlocks);
     ptx::FenceBarriers();
     ptx::ArriveAndExpect(ptx::SharedAddress(&shared.received), place.slices * kReceivedBytes);
   }
   ptx::WaitForPreviousKernel();
   ptx::SyncCluster();
-  const int warp = __shfl_sync(kFullWarp, static_cast<int>(threadIdx.x) / 32, 0);
-  if (warp < kMixThreads / 32) {
-    ptx::RaiseRegisters<kMixRegisters>();
+  const int warp = __shfl_sync(kFullWarp, static_cast<int>(threadIdx.x) / 32, 0), other = warp - kMixThreads / 32;
+  if (other < 0) {
     if (warp < place.groups * (kGroupThreads / 32)) Mixer(args, place, shared).Run();
-  } else {
-    ptx::ReduceRegisters<kOtherRegisters>();
-    const int other = warp - kMixThreads / 32;
-    if (other < place.groups && threadIdx.x % 32 == 0) CopyMatrix(args, fn, place, other, shared);
-    if (other == kGroups) FinishTiles(args, place, shared);
+  } else if (other == kGroups) {
+    FinishTiles(args, place, shared);
+  } else if (other < place.groups) {
+    MoveValues(args, maps, fn, place, other, shared);
   }
   // Blocks stay until nothing is sent to them any more.
   __syncwarp();
@@ -413,6 +430,22 @@ int ClustersAtOnce() {
   return cudaOccupancyMaxActiveClusters(&count, WideKernel, &config) == cudaSuccess ? count : 0;
 }
 
+bool DescribeValues(const MhcBoundaryArgs& args, Maps& maps) {
+  const auto dim = static_cast<std::uint64_t>(args.dim), rows = static_cast<std::uint64_t>(args.rows);
+  return DescribeTensor({.base = args.h,
+                         .rank = 3,
+                         .sizes = {dim, rows, kCopies},
+                         .strides = {dim * kCopies * 2, dim * 2},
+                         .box = {kChunk, kRows, kCopies}},
+                        maps.h) &&
+         DescribeTensor({.base = const_cast<BFloat16*>(args.y),
+                         .rank = 2,
+                         .sizes = {dim, rows},
+                         .strides = {dim * 2},
+                         .box = {kChunk, kRows}},
+                        maps.y);
+}
+
 }  // namespace
 
 std::size_t MhcWideScratchBytes(int dim) {
@@ -421,7 +454,8 @@ std::size_t MhcWideScratchBytes(int dim) {
 
 bool MhcWide(const MhcBoundaryArgs& args, void* scratch, cudaStream_t stream) {
   const bool whole = args.y != nullptr && args.fn != nullptr && args.x != nullptr && args.norm != nullptr;
-  if (!whole || args.dim > kDimMax || args.dim % kChunk != 0) return false;
+  Maps maps;
+  if (!whole || args.dim > kDimMax || args.dim % kChunk != 0 || !DescribeValues(args, maps)) return false;
   cudaFuncSetAttribute(WideKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(Shared)));
   const int clusters = min(ClustersAtOnce(), (args.rows + kRows - 1) / kRows);
   if (clusters == 0) return false;
@@ -430,7 +464,7 @@ bool MhcWide(const MhcBoundaryArgs& args, void* scratch, cudaStream_t stream) {
   LaunchKernel(SplitKernel, static_cast<unsigned>((items + kSplitThreads - 1) / kSplitThreads), kSplitThreads, 0,
                stream, args.fn, args.dim, fn);
   LaunchClusters(WideKernel, dim3(static_cast<unsigned>(clusters), 1, kBlocks), kThreads, sizeof(Shared), stream, args,
-                 fn);
+                 maps, fn);
   return true;
 }
 

@@ -37,9 +37,11 @@ __device__ __forceinline__ uint4 LoadOnce16(const void* from, bool valid) {
   return v;
 }
 
-// Stores 16 bytes at once, wherever the values are; the compiler may prefer four stores to moving them.
-__device__ __forceinline__ void Store16(void* to, std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d) {
-  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+// Stores 16 bytes to shared memory at once, wherever the values are; the compiler may prefer four stores to moving
+// them.
+__device__ __forceinline__ void StoreShared16(std::uint32_t to, std::uint32_t a, std::uint32_t b, std::uint32_t c,
+                                              std::uint32_t d) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
 // Programmatic dependent launch: what comes before the wait may run while the previous kernel of the stream still does.

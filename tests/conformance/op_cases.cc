@@ -503,7 +503,10 @@ std::vector<OpCase> MakeCases() {
     add(fmt::format("Mhc_part{}_1100x96", part), [part](OpRig& rig) { Mhc(rig, 1100, 96, part); });
   }
   add("Mhc_4200x96", [](OpRig& rig) { Mhc(rig, 4200, 96, 0); });  // several launches of many groups
-  add("Mhc_520_true", [](OpRig& rig) { Mhc(rig, 520, 5120, 0); });
+  // Every kernel for many rows with all its blocks of threads, once with several tiles for some of them.
+  add("Mhc_200_true", [](OpRig& rig) { Mhc(rig, 200, 5120, 0); });
+  add("Mhc_970_true", [](OpRig& rig) { Mhc(rig, 970, 5120, 0); });
+  add("Mhc_130x4096_true", [](OpRig& rig) { Mhc(rig, 130, 4096, 0); });
   add("MeanAndGather", MeanAndGather);
   add("AttnIn_small", [](OpRig& rig) { AttnIn(rig, {{0, 3}, {70, 6}}, 64, 64, 2); });
   add("AttnIn_rows1000", [](OpRig& rig) { AttnIn(rig, {{0, 900}, {7, 100}}, 64, 1024, 2); });

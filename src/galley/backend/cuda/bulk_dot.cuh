@@ -22,8 +22,9 @@ struct BulkTile {
   int groups;                     // of 8 rows of x
   int blocks;                     // of K
   int scale_cols;                 // FP8: scales in a row of the matrix
-  // In shared memory, packed; null: x comes with the codes.
-  const std::uint8_t* resident_x = nullptr;
+  // Whether packed x lies in shared memory already, at the address `x_at`; else it comes with the codes.
+  bool resident = false;
+  std::uint32_t x_at = 0;
 };
 
 // Rows of x up to which warps multiply by themselves.
@@ -49,15 +50,17 @@ struct BulkRing {
   static constexpr int kXAt = kScalesAt<F> + (F == WeightFormat::kMxfp4 ? 2 * kBlocks<F> * kScaleBytes : 0);
 
   std::uint8_t* data;
-  int stage = 0;             // where this thread is in the ring
-  std::uint32_t parity = 0;  // of the ring's turn
+  std::uint32_t address = 0;  // of data in shared memory
+  int stage = 0;              // where this thread is in the ring
+  std::uint32_t parity = 0;   // of the ring's turn
 
   __device__ __forceinline__ std::uint32_t full(int i) const {
-    return ptx::SharedAddress(data) + static_cast<std::uint32_t>(kBarriersAt + 8 * i);
+    return address + static_cast<std::uint32_t>(kBarriersAt + 8 * i);
   }
   __device__ __forceinline__ std::uint32_t empty(int i) const { return full(Stages + i); }
   // Before anything else, by every thread of the block.
-  __device__ __forceinline__ void Init() const {
+  __device__ __forceinline__ void Init() {
+    address = ptx::KeptSharedAddress(data);
     if (threadIdx.x == 0) {
       for (int i = 0; i < Stages; ++i) {
         ptx::InitBarrier(full(i), 1);
@@ -105,9 +108,8 @@ struct BulkRing {
   template <WeightFormat F>
   __device__ __forceinline__ void CopyCodes(const BulkTile& t, int first, int to_stage) const {
     const int count = min(kBlocks<F>, t.blocks - first);
-    const std::uint32_t to = ptx::SharedAddress(data) + static_cast<std::uint32_t>(to_stage * StageBytes),
-                        barrier = full(to_stage);
-    ptx::ArriveAndExpect(barrier, count * (kXAt<F> / kBlocks<F> + (t.resident_x == nullptr ? XBytes<F>(t) : 0)));
+    const std::uint32_t to = address + static_cast<std::uint32_t>(to_stage * StageBytes), barrier = full(to_stage);
+    ptx::ArriveAndExpect(barrier, count * (kXAt<F> / kBlocks<F> + (t.resident ? 0 : XBytes<F>(t))));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const std::uint32_t codes = to + static_cast<std::uint32_t>(half * kBlocks<F> * kCodeBytes);
@@ -121,7 +123,7 @@ struct BulkRing {
   template <WeightFormat F>
   __device__ __forceinline__ void CopyX(const BulkTile& t, int first) {
     const int count = min(kBlocks<F>, t.blocks - first), bytes = XBytes<F>(t);
-    const std::uint32_t to = ptx::SharedAddress(data) + static_cast<std::uint32_t>(stage * StageBytes + kXAt<F>);
+    const std::uint32_t to = address + static_cast<std::uint32_t>(stage * StageBytes + kXAt<F>);
     ptx::CopyBulk(to, t.x + std::int64_t{first} * (bytes / 2), count * bytes, full(stage));
     Advance();
   }
@@ -136,13 +138,18 @@ struct BulkRing {
   template <WeightFormat F>
   struct Cursor {
     const BulkTile& tile;
-    const std::uint8_t* scales;  // FP8: of this lane
-    std::uint32_t next = 0;      // FP8: scale of the coming block
-    int block = 0, last = -1;    // coming block; stage that products may still read
+    std::uint32_t codes, mxfp4_scales;  // of this lane in the first block of a stage, counted from the stage's begin
+    std::uint32_t x_bytes;              // of a block
+    const std::uint8_t* scales;         // FP8: of this lane, for the coming block
+    std::uint32_t next = 0;             // FP8: scale of the coming block
+    int block = 0, last = -1;           // coming block; stage that products may still read
 
-    __device__ __forceinline__ explicit Cursor(const BulkTile& t) : tile(t) {
+    __device__ __forceinline__ explicit Cursor(const BulkTile& t)
+        : tile(t), x_bytes(static_cast<std::uint32_t>(XBytes<F>(t))) {
+      const auto warp = threadIdx.x / 32, lane = threadIdx.x % 32, panel = warp / 4 * kBlocks<F>;
+      codes = panel * kCodeBytes + warp % 4 * 1024 + lane * 16;
+      mxfp4_scales = kScalesAt<F> + panel * kScaleBytes + warp % 4 * 64 + lane * 2;
       if constexpr (F != WeightFormat::kFp8Block32) return;
-      const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
       scales = (warp < 4 ? t.scales[0] : t.scales[1]) + warp % 4 / 2 * t.scale_cols + lane % 4 / 2;
       next = __ldg(scales);
     }
@@ -152,29 +159,27 @@ struct BulkRing {
   struct Block {
     uint4 codes[2];          // of its two rows of weights
     std::uint32_t scale[2];  // as pairs
-    const std::uint8_t* x;
+    std::uint32_t x;         // where x lies in shared memory
   };
   template <WeightFormat F>
   __device__ __forceinline__ Block<F> Load(Cursor<F>& at) const {
-    const int sub = kBlocks<F> == 1 ? 0 : at.block % kBlocks<F>;
+    const auto sub = static_cast<std::uint32_t>(kBlocks<F> == 1 ? 0 : at.block % kBlocks<F>);
     if (sub == 0) ptx::WaitPhase(full(stage), parity);
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const int panel = warp / 4 * kBlocks<F> + sub;  // the warpgroup's, of those in the stage
-    const std::uint8_t* from = data + stage * StageBytes;
-    const auto* w = reinterpret_cast<const uint4*>(from + panel * kCodeBytes + warp % 4 * 1024) + lane;
-    Block<F> block{.codes = {w[0], w[32]},
+    const std::uint32_t from = address + static_cast<std::uint32_t>(stage * StageBytes);
+    const std::uint32_t codes = from + at.codes + sub * kCodeBytes;
+    Block<F> block{.codes = {ptx::LoadShared16(codes), ptx::LoadShared16(codes + 512)},
                    .scale = {},
-                   .x = at.tile.resident_x != nullptr ? at.tile.resident_x + at.block * XBytes<F>(at.tile)
-                                                      : from + kXAt<F> + sub * XBytes<F>(at.tile)};
+                   .x = at.tile.resident ? at.tile.x_at + static_cast<std::uint32_t>(at.block) * at.x_bytes
+                                         : from + kXAt<F> + sub * at.x_bytes};
     if constexpr (F == WeightFormat::kMxfp4) {
-      const auto bytes =
-          *reinterpret_cast<const std::uint16_t*>(from + kScalesAt<F> + panel * kScaleBytes + warp % 4 * 64 + lane * 2);
+      const std::uint32_t bytes = ptx::LoadShared2(from + at.mxfp4_scales + sub * kScaleBytes);
       block.scale[0] = ((bytes & 255u) + kFp4Shift) * 0x00800080u;
-      block.scale[1] = ((static_cast<std::uint32_t>(bytes) >> 8) + kFp4Shift) * 0x00800080u;
+      block.scale[1] = ((bytes >> 8) + kFp4Shift) * 0x00800080u;
     } else if constexpr (F == WeightFormat::kFp8Block32) {
       // Larger ones would not fit a bf16's exponent.
       block.scale[0] = block.scale[1] = (min(at.next, 254u - kFp8Shift) + kFp8Shift) * 0x00800080u;
-      if (at.block + 1 < at.tile.blocks) at.next = __ldg(at.scales + (at.block + 1) * 2);
+      at.scales += 2;
+      if (at.block + 1 < at.tile.blocks) at.next = __ldg(at.scales);
     }
     return block;
   }
@@ -215,11 +220,11 @@ struct BulkRing {
   // of 32, and its warps wait for each other.
   template <WeightFormat F, int N>
   __device__ __forceinline__ void MultiplyFew(Cursor<F>& at, int end, float (&acc)[N / 2]) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const auto lane = threadIdx.x % 32;
     StreamDot<F, 1, 1, 2, kWideThreads> narrow;  // for its decoder
     for (; at.block < end; ++at.block) {
       const Block<F> block = Load(at);
-      const std::uint8_t* x = block.x + lane * 16;  // four cores of 8 rows at once
+      const std::uint32_t x = block.x + lane * 16;  // four cores of 8 rows at once
 #pragma unroll
       for (int g = 0; g < kLaneValues<F> / 8; ++g) {
         std::uint32_t a[2][4];
@@ -245,7 +250,6 @@ struct BulkRing {
     std::uint32_t a[kSets][2][4];
     for (; at.block < end; ++at.block) {
       const Block<F> block = Load(at);
-      const std::uint32_t x = ptx::SharedAddress(block.x);
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
         narrow.Operands(block.codes, block.scale, g, a[g % kSets]);
@@ -253,7 +257,7 @@ struct BulkRing {
 #pragma unroll
         for (int step = 0; step < 2; ++step) {
           ptx::Wgmma<N>::Add(acc, a[g % kSets][step],
-                             ptx::CoreDescriptor(x + static_cast<std::uint32_t>((g * 2 + step) * 2 * 128), 128,
+                             ptx::CoreDescriptor(block.x + static_cast<std::uint32_t>((g * 2 + step) * 2 * 128), 128,
                                                  kBlockK<F> * kPackedRows * 2));
         }
         ptx::WarpgroupCommit();
@@ -271,9 +275,8 @@ struct BulkRing {
     static_assert((N + 15) / 16 * 16 * kRowBytes <= TileBytes);
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     // Matrix m of four: rows m % 2 * 8 of the warp's 16, columns m / 2 * 8 of 16.
-    const std::uint32_t to =
-        ptx::SharedAddress(data) + static_cast<std::uint32_t>(kTileAt + (lane / 16 * 8 + lane % 8) * kRowBytes +
-                                                              (warp * 16 + lane / 8 % 2 * 8) * 2);
+    const std::uint32_t to = address + static_cast<std::uint32_t>(kTileAt + (lane / 16 * 8 + lane % 8) * kRowBytes +
+                                                                  (warp * 16 + lane / 8 % 2 * 8) * 2);
 #pragma unroll
     for (int j = 0; j < (N + 15) / 16; ++j) {
       std::uint32_t pairs[4] = {};

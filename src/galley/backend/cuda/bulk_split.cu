@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kBulkThreads, PerSm) SplitProductKernel(Produc
   const int x0 = static_cast<int>(blockIdx.x) * N, blocks = static_cast<int>(args.weight.cols) / kBlockK<kFp8>;
   const int begin = SplitBegin(blocks, splits, split), end = SplitBegin(blocks, splits, split + 1);
   BulkTile t = TileOf<kFp8, N>(args, m, x0, begin, end);
-  if constexpr (Unpacked) t.resident_x = bytes + Shape::kXAt;
+  if constexpr (Unpacked) t.resident = true, t.x_at = ring.address + Shape::kXAt;
   auto* sums = reinterpret_cast<float*>(bytes);  // [rows of x][kTileStride], where the stages were
   if (threadIdx.x == kWideThreads) {
     if constexpr (Unpacked) {

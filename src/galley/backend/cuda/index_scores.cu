@@ -153,17 +153,6 @@ __device__ void CopyCandidates(const IndexSelectArgs& args, int row, const Run& 
   }
 }
 
-__device__ __forceinline__ uint4 LoadShared16(std::uint32_t at) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
-  return v;
-}
-__device__ __forceinline__ std::uint32_t LoadShared1(std::uint32_t at) {
-  std::uint32_t v;
-  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(at));
-  return v;
-}
-
 // Half of 16 keys' values, those of keys lane / 4 and lane / 4 + 8 of the warp, as rows of a product's operand. A lane
 // decodes one group of a key's values, its steps of K being the pairs that the group's words give.
 template <int Half>
@@ -269,8 +258,8 @@ __device__ void ScoreKeys(const IndexScratch& scratch, int first, int local, con
     if (!second) ptx::WaitPhase(ring.full(ring.stage), ring.parity);
     const std::uint32_t codes_at = ring.data() + (second ? kProductKeys * kCodeBytes : 0) + group * 16,
                         scale_at = ring.data() + kScalesAt + (second ? kProductKeys * kScaleBytes : 0) + group;
-    codes[0] = LoadShared16(codes_at), codes[1] = LoadShared16(codes_at + 8 * kCodeBytes);
-    scale[0] = LoadShared1(scale_at), scale[1] = LoadShared1(scale_at + 8 * kScaleBytes);
+    codes[0] = ptx::LoadShared16(codes_at), codes[1] = ptx::LoadShared16(codes_at + 8 * kCodeBytes);
+    scale[0] = ptx::LoadShared1(scale_at), scale[1] = ptx::LoadShared1(scale_at + 8 * kScaleBytes);
   };
   const auto release = [&] {
     __syncwarp();

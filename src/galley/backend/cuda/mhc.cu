@@ -231,7 +231,7 @@ MhcBoundaryArgs RowsOf(MhcBoundaryArgs args, std::int64_t first, int count) {
 
 // The fastest on an H200.
 MhcForm FormFor(int rows) {
-  constexpr int kClustersMin = 65, kWideMin = 1025;
+  constexpr int kClustersMin = 65, kWideMin = 512;
   return rows >= kWideMin ? MhcForm::kWide : rows >= kClustersMin ? MhcForm::kClusters : MhcForm::kChunks;
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sites of the hyper-connections for many rows: clusters of eight blocks of threads stay on the device and take 64 rows
 // at once. Each of the two warpgroups of a block that mix has a slice of the hidden dimension, which it goes through in
-// chunks. Another warp brings a chunk's values of all rows into shared memory and takes the mixed ones back, by bulk
-// copies, and brings the chunk's part of the coefficient matrix, which a launch of its own has split into bf16. The
-// collapsed values stay in shared memory until the sums of all slices are there, and leave while the next 64 rows are
-// mixed, so that h, y and x are moved once. The same bits as mhc.cu.
+// chunks. Another warp brings a chunk's values of all rows by bulk copies of boxes, and the chunk's part of the
+// coefficient matrix, which a launch of its own has split into bf16. The collapsed values stay in shared memory until
+// the sums of all slices are there, and leave while the next 64 rows are mixed, so that h, y and x are moved once. The
+// same bits as mhc.cu.
 #include "galley/backend/cuda/launch.h"
 #include "galley/backend/cuda/mhc_tile.cuh"
 #include "galley/backend/cuda/ptx/bulk_copy.cuh"
@@ -61,9 +61,9 @@ struct Shared {
   // What all slices have sent of a tile: sums of this block's rows, and the squares of x of all rows.
   float own[kSlices][kOwnRows][kSums], squares[kSlices][kRows];
   Site site;
-  // Barriers: values of a stage are there, are mixed; the matrix is there, was read; a tile's sums are there, were read
+  // Barriers: values of a stage are there, were read; the matrix is there, was read; a tile's sums are there, were read
   // by the mixing warps, by all blocks.
-  std::uint64_t loaded[kGroups][kStages], mixed[kGroups][kStages], matrix[kGroups], multiplied[kGroups];
+  std::uint64_t loaded[kGroups][kStages], read[kGroups][kStages], matrix[kGroups], multiplied[kGroups];
   std::uint64_t received, taken, free;
 };
 constexpr int kReceivedBytes = (kOwnRows * kSquaresOfX + kRows) * 4;  // from a slice
@@ -96,10 +96,10 @@ struct Step {
   }
 };
 
-// One warp moves all that a warpgroup mixes. Boxes keep the bulk copies' unit busy, so the matrix comes by ordinary
-// ones.
-__device__ __forceinline__ void MoveValues(const MhcBoundaryArgs& args, const Maps& maps, const std::uint8_t* fn,
-                                           const Place& place, int group, Shared& shared) {
+// One warp fetches all that a warpgroup mixes. Boxes keep the bulk copies' unit busy, so the matrix comes by ordinary
+// copies.
+__device__ __forceinline__ void FetchValues(const MhcBoundaryArgs& args, const Maps& maps, const std::uint8_t* fn,
+                                            const Place& place, int group, Shared& shared) {
   const int chunks = place.Chunks(args, group), first_chunk = place.FirstChunk(group);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   Step load{.tile = place.first_tile}, fetch = load;
@@ -126,28 +126,20 @@ __device__ __forceinline__ void MoveValues(const MhcBoundaryArgs& args, const Ma
   };
   const auto publish_matrix = [&] {
     ptx::WaitCopies<0>();
-    ptx::FenceForBulkCopies();
+    ptx::FenceForWarpgroup();
     ptx::Arrive(ptx::SharedAddress(&shared.matrix[group]));
   };
   for (int i = 0; i < kStages; ++i) load_values();
   fetch_matrix();
   publish_matrix();
   for (Step at{.tile = place.first_tile}; at.tile < place.tiles; at.Advance(chunks, place.tile_step)) {
-    ptx::WaitPhase(ptx::SharedAddress(&shared.mixed[group][at.stage]), at.stage_parity);
-    if (lane == 0) {
-      ptx::StoreBox3(maps.h, (first_chunk + at.chunk) * kChunk, at.tile * kRows, 0,
-                     ptx::SharedAddress(shared.values[group][at.stage].h));
-      ptx::CommitBoxes();
-    }
+    ptx::WaitPhase(ptx::SharedAddress(&shared.read[group][at.stage]), at.stage_parity);
+    load_values();
     __syncwarp();
     ptx::WaitPhase(ptx::SharedAddress(&shared.multiplied[group]), at.parity);
     fetch_matrix();
-    if (lane == 0) ptx::WaitForReads();
-    load_values();
-    __syncwarp();
     publish_matrix();
   }
-  if (lane == 0) ptx::WaitForBoxes();
 }
 
 // One warp adds the sums of all slices and makes the coefficients of this block's rows of each tile.
@@ -202,12 +194,14 @@ class Mixer {
         StepOperands operands[2];
         uint4 x[2];
         Squares of_chunk[2];
-        Values& values = shared_.values[group_][at.stage];
+        const Values& values = shared_.values[group_][at.stage];
         ptx::WaitPhase(ptx::SharedAddress(&shared_.loaded[group_][at.stage]), at.stage_parity);
         MixRow(values, mixing[0], 0, operands, x[0], of_chunk[0]);
         MixRow(values, mixing[1], 1, operands, x[1], of_chunk[1]);
-        ptx::FenceForBulkCopies();
-        ArriveByWarp(shared_.mixed[group_][at.stage]);
+        ArriveByWarp(shared_.read[group_][at.stage]);
+        // Before the products, which tie the values to registers that are no neighbours in memory.
+        WriteH(operands, at.tile, chunk, 0);
+        WriteH(operands, at.tile, chunk, 1);
         float products[kSumRegisters] = {};
         Multiply(products, operands, at.parity);
         if (chunk + 1 == chunks) ReadMixing(mixing, at.tile + place_.tile_step);
@@ -266,9 +260,8 @@ class Mixer {
       Read4(mixing[half].pre, args_.pre_in + t * kCopies);
     }
   }
-  // Mixes a row where it lies.
-  __device__ __forceinline__ void MixRow(Values& values, const Mixing& mixing, int half, StepOperands (&operands)[2],
-                                         uint4& x, Squares& squares) const {
+  __device__ __forceinline__ void MixRow(const Values& values, const Mixing& mixing, int half,
+                                         StepOperands (&operands)[2], uint4& x, Squares& squares) const {
     const int row = row_ + half * 8, quad = thread_ % 4;
     uint4 h[kCopies];
 #pragma unroll
@@ -288,10 +281,14 @@ class Mixer {
       Mix(v, mixing, true, true, half, operands[step], pairs[step], squares);
     }
     x = {pairs[0][0], pairs[0][1], pairs[1][0], pairs[1][1]};
+  }
+  __device__ __forceinline__ void WriteH(const StepOperands (&v)[2], int tile, int chunk, int half) const {
+    const int t = Row(tile, half);
+    if (t >= args_.rows) return;
+    BFloat16* h = args_.h + (static_cast<std::int64_t>(t) * kCopies * args_.dim + d_ + chunk * kChunk);
 #pragma unroll
     for (int c = 0; c < kCopies; ++c) {
-      ptx::StoreShared16(ptx::SharedAddress(&values.h[c][row][quad]), operands[0].a[c][half],
-                         operands[0].a[c][half + 2], operands[1].a[c][half], operands[1].a[c][half + 2]);
+      ptx::Store16(h + c * args_.dim, v[0].a[c][half], v[0].a[c][half + 2], v[1].a[c][half], v[1].a[c][half + 2]);
     }
   }
   // Begins sums += a chunk's values times the matrix: pairs of copies, then parts, then the two copies, as Multiply of
@@ -387,7 +384,7 @@ __global__ void __launch_bounds__(kThreads, 1) WideKernel(const __grid_constant_
     for (int group = 0; group < kGroups; ++group) {
       for (int stage = 0; stage < kStages; ++stage) {
         ptx::InitBarrier(ptx::SharedAddress(&shared.loaded[group][stage]), 1);
-        ptx::InitBarrier(ptx::SharedAddress(&shared.mixed[group][stage]), kGroupWarps);
+        ptx::InitBarrier(ptx::SharedAddress(&shared.read[group][stage]), kGroupWarps);
       }
       ptx::InitBarrier(ptx::SharedAddress(&shared.matrix[group]), 32);
       ptx::InitBarrier(ptx::SharedAddress(&shared.multiplied[group]), kGroupWarps);
@@ -406,7 +403,7 @@ __global__ void __launch_bounds__(kThreads, 1) WideKernel(const __grid_constant_
   } else if (other == kGroups) {
     FinishTiles(args, place, shared);
   } else if (other < place.groups) {
-    MoveValues(args, maps, fn, place, other, shared);
+    FetchValues(args, maps, fn, place, other, shared);
   }
   // Blocks stay until nothing is sent to them any more.
   __syncwarp();

@@ -11,6 +11,28 @@ __device__ __forceinline__ std::uint32_t SharedAddress(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// The same, kept in a register: the compiler would find it out anew wherever it is needed, from slow registers.
+__device__ __forceinline__ std::uint32_t KeptSharedAddress(const void* p) {
+  std::uint32_t address;
+  asm volatile("mov.u32 %0, %1;" : "=r"(address) : "r"(SharedAddress(p)));
+  return address;
+}
+__device__ __forceinline__ uint4 LoadShared16(std::uint32_t at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
+  return v;
+}
+__device__ __forceinline__ std::uint32_t LoadShared2(std::uint32_t at) {
+  std::uint16_t v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
+  return v;
+}
+__device__ __forceinline__ std::uint32_t LoadShared1(std::uint32_t at) {
+  std::uint32_t v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(at));
+  return v;
+}
+
 // Copies 16 bytes; zeros when `valid` is false (nothing is read then).
 __device__ __forceinline__ void CopyAsync16(void* to, const void* from, bool valid) {
   const int bytes = valid ? 16 : 0;
@@ -37,11 +59,9 @@ __device__ __forceinline__ uint4 LoadOnce16(const void* from, bool valid) {
   return v;
 }
 
-// Stores 16 bytes to shared memory at once, wherever the values are; the compiler may prefer four stores to moving
-// them.
-__device__ __forceinline__ void StoreShared16(std::uint32_t to, std::uint32_t a, std::uint32_t b, std::uint32_t c,
-                                              std::uint32_t d) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+// Stores 16 bytes at once, wherever the values are; the compiler may prefer four stores to moving them.
+__device__ __forceinline__ void Store16(void* to, std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
 // Programmatic dependent launch: what comes before the wait may run while the previous kernel of the stream still does.

@@ -18,11 +18,15 @@ __device__ __forceinline__ void Mma16x8x16(float (&d)[4], const std::uint32_t (&
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-__device__ __forceinline__ void LoadMatrix4(std::uint32_t (&r)[4], const void* row) {
+// `row`: in shared memory.
+__device__ __forceinline__ void LoadMatrix4(std::uint32_t (&r)[4], std::uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(SharedAddress(row))
+               : "r"(row)
                : "memory");
+}
+__device__ __forceinline__ void LoadMatrix4(std::uint32_t (&r)[4], const void* row) {
+  LoadMatrix4(r, SharedAddress(row));
 }
 __device__ __forceinline__ void LoadMatrix4Transposed(std::uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"

@@ -160,7 +160,7 @@ struct MhcScratch {
   std::uint32_t* arrivals = nullptr;  // [kArrivals]
 };
 [[nodiscard]] std::size_t MhcScratchBytes(int rows, int dim);
-// kClusters and kWide: where those kernels take the call.
+// The form's kernel, or the next for fewer rows when it does not take the call.
 void MhcBoundary(const MhcBoundaryArgs& args, const MhcScratch& scratch, MhcForm form, cudaStream_t stream);
 // False, and nothing is issued, for what the kernel does not take.
 [[nodiscard]] bool MhcClusters(const MhcBoundaryArgs& args, cudaStream_t stream);

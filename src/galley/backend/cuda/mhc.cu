@@ -246,7 +246,7 @@ std::size_t MhcScratchBytes(int rows, int dim) {
 void MhcBoundary(const MhcBoundaryArgs& args, const MhcScratch& scratch, MhcForm form, cudaStream_t stream) {
   if (form == MhcForm::kAuto) form = FormFor(args.rows);
   if (form == MhcForm::kWide && MhcWide(args, scratch.sums, stream)) return;
-  if (form == MhcForm::kClusters && MhcClusters(args, stream)) return;
+  if (form != MhcForm::kChunks && MhcClusters(args, stream)) return;
   const int chunks = (args.dim + kChunk - 1) / kChunk;
   for (int first = 0; first < args.rows; first += kRowsAtOnce) {
     const int count = min(args.rows - first, kRowsAtOnce), groups = (count + kBlockRows - 1) / kBlockRows;

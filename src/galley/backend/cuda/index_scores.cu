@@ -187,17 +187,13 @@ __device__ __forceinline__ void MultiplyHalf(const std::uint32_t (&a)[kHalfSteps
   ptx::WarpgroupCommit();
 #else
   const std::uint32_t lane = threadIdx.x % 32, at = queries + lane / 4 * 16 + lane % 4 * 4;
-  const auto load = [](std::uint32_t from) {
-    std::uint32_t v;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from));
-    return v;
-  };
 #pragma unroll
   for (std::uint32_t s = 0; s < kHalfSteps; ++s) {
 #pragma unroll
     for (std::uint32_t n = 0; n < Columns / 8; ++n) {
       const std::uint32_t core = at + (kFirst + s) * kStepBytes + n * 128;
-      ptx::Mma16x8x16(reinterpret_cast<float(&)[4]>(sum[4 * n]), a[s], load(core), load(core + kStepBytes / 2));
+      ptx::Mma16x8x16(reinterpret_cast<float(&)[4]>(sum[4 * n]), a[s], ptx::LoadShared4(core),
+                      ptx::LoadShared4(core + kStepBytes / 2));
     }
   }
 #endif
@@ -241,9 +237,12 @@ __device__ void ScoreKeys(const IndexScratch& scratch, int first, int local, con
   int counts[Rows] = {};
 #pragma unroll
   for (int r = 0; r < Rows; ++r) {
-    if (r >= run.row && r < run.row + run.rows) counts[r] = min(run.end, scratch.counts[first + r]);
+    if constexpr (Rows == 1) {
+      counts[r] = run.end;  // the same without another load
+    } else if (r >= run.row && r < run.row + run.rows) {
+      counts[r] = min(run.end, scratch.counts[first + r]);
+    }
   }
-  if (Rows == 1) counts[0] = run.end;  // what it is anyway, without a register of its own
   constexpr int kColumns = Padded * Rows;
   const auto group = static_cast<std::uint32_t>(warp * 16 * kScaleBytes + lane);  // of values that this lane decodes
   const int key = warp * 16 + lane / 4 + lane % 2 * 8;                            // whose sum this lane gets

@@ -35,17 +35,38 @@ void LaunchKernel(void (*kernel)(Parameters...), dim3 grid, unsigned threads, st
   cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
 }
 
-// The same with the blocks of threads of a whole z range as one cluster.
+// The blocks of threads of a z range of `blocks` as one cluster.
+inline cudaLaunchAttribute ClusterOf(unsigned blocks) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = 1;
+  attribute.val.clusterDim.y = 1;
+  attribute.val.clusterDim.z = blocks;
+  return attribute;
+}
+
+// How many such clusters of a kernel the current device holds at once; 0: none.
+template <typename... Parameters>
+int ClustersAtOnce(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, std::size_t shared_bytes) {
+  cudaLaunchAttribute attribute = ClusterOf(blocks);
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(1, 1, blocks);
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int count = 0;
+  return cudaOccupancyMaxActiveClusters(&count, kernel, &config) == cudaSuccess ? count : 0;
+}
+
+// LaunchKernel with the blocks of threads of the whole z range as one cluster.
 template <typename... Parameters, typename... Arguments>
 void LaunchClusters(void (*kernel)(Parameters...), dim3 grid, unsigned threads, std::size_t shared_bytes,
                     cudaStream_t stream, Arguments&&... arguments) {
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = 1;
-  attributes[1].val.clusterDim.y = 1;
-  attributes[1].val.clusterDim.z = grid.z;
+  attributes[1] = ClusterOf(grid.z);
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(threads);

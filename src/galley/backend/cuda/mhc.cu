@@ -47,9 +47,6 @@ struct NormRow {
       norm[j] = reinterpret_cast<const uint4*>(weight)[piece];
     }
   }
-  __device__ __forceinline__ static uint4 Normed(const uint4& x, const uint4& norm, float r) {
-    return {NormPair(x.x, norm.x, r), NormPair(x.y, norm.y, r), NormPair(x.z, norm.z, r), NormPair(x.w, norm.w, r)};
-  }
   __device__ __forceinline__ void Write(BFloat16* row, const BFloat16* weight, int pieces, int thread, float r) const {
     uint4* to = reinterpret_cast<uint4*>(row);
 #pragma unroll

@@ -130,23 +130,6 @@ class Finisher {
   int lane_;
 };
 
-// A lane's values of a row.
-struct RowValues {
-  uint4 h[kCopies], y;
-
-  [[nodiscard]] __device__ __forceinline__ StepValues Step(int step) const {
-    StepValues v;
-#pragma unroll
-    for (int c = 0; c < kCopies; ++c) {
-      v.h[c][0] = step == 0 ? h[c].x : h[c].z;
-      v.h[c][1] = step == 0 ? h[c].y : h[c].w;
-    }
-    v.y[0] = step == 0 ? y.x : y.z;
-    v.y[1] = step == 0 ? y.y : y.w;
-    return v;
-  }
-};
-
 // The other warps: a chunk each.
 class Mixer {
  public:
@@ -243,9 +226,8 @@ class Mixer {
       const std::int64_t t = Row(tile, half);
       if (t >= args_.rows) continue;
       const float r = shared_.inverse_rms[stage][half * 8 + row_];
-      *reinterpret_cast<uint4*>(args_.x + t * args_.dim + d_) = {
-          NormPair(held[half][0], norm.x, r), NormPair(held[half][1], norm.y, r), NormPair(held[half][2], norm.z, r),
-          NormPair(held[half][3], norm.w, r)};
+      const uint4 x = {held[half][0], held[half][1], held[half][2], held[half][3]};
+      *reinterpret_cast<uint4*>(args_.x + t * args_.dim + d_) = Normed(x, norm, r);
     }
   }
 
@@ -283,31 +265,14 @@ __global__ void __launch_bounds__(kThreads, 1) ClusterKernel(const __grid_consta
   warp < kMixers ? Mixer(args, place, shared).Run() : Finisher(args, place, shared).Run();
 }
 
-// How many clusters the device holds at once; 0: none.
-int ClustersAtOnce() {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = 1;
-  attribute.val.clusterDim.y = 1;
-  attribute.val.clusterDim.z = kBlocks;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(1, 1, kBlocks);
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = sizeof(Shared);
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  int count = 0;
-  return cudaOccupancyMaxActiveClusters(&count, ClusterKernel, &config) == cudaSuccess ? count : 0;
-}
-
 }  // namespace
 
 bool MhcClusters(const MhcBoundaryArgs& args, cudaStream_t stream) {
-  const bool whole = args.y != nullptr && args.fn != nullptr && args.x != nullptr && args.norm != nullptr;
-  if (!whole || args.dim != kBlocks * kSliceChunks * kChunk) return false;
+  if (!HasEveryPart(args) || args.dim != kBlocks * kSliceChunks * kChunk) return false;
   cudaFuncSetAttribute(ClusterKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(Shared)));
   cudaFuncSetAttribute(ClusterKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-  const int clusters = min(ClustersAtOnce(), (args.rows + kTileRows - 1) / kTileRows);
+  const int clusters =
+      min(ClustersAtOnce(ClusterKernel, kBlocks, kThreads, sizeof(Shared)), (args.rows + kTileRows - 1) / kTileRows);
   if (clusters == 0) return false;
   LaunchClusters(ClusterKernel, dim3(static_cast<unsigned>(clusters), 1, kBlocks), kThreads, sizeof(Shared), stream,
                  args);

@@ -24,6 +24,23 @@ constexpr int kFnPieces = kCopies * kOutputTiles * kParts;   // of a chunk of th
 struct StepValues {
   std::uint32_t h[kCopies][2], y[2];
 };
+// A lane's values of a row in a chunk: those of both steps.
+struct RowValues {
+  uint4 h[kCopies], y;
+
+  [[nodiscard]] __device__ __forceinline__ StepValues Step(int step) const {
+    StepValues v;
+#pragma unroll
+    for (int c = 0; c < kCopies; ++c) {
+      v.h[c][0] = step == 0 ? h[c].x : h[c].z;
+      v.h[c][1] = step == 0 ? h[c].y : h[c].w;
+    }
+    v.y[0] = step == 0 ? y.x : y.z;
+    v.y[1] = step == 0 ? y.y : y.w;
+    return v;
+  }
+};
+
 // Values of h of rows l/4 and l/4 + 8 as operands of the products, 16 values of K a copy. The pairs are that as they
 // are, because the order of K is free as long as the matrix has the same one.
 struct StepOperands {
@@ -184,6 +201,9 @@ __device__ __forceinline__ float Sigmoid(float x) {
 __device__ __forceinline__ std::uint32_t NormPair(std::uint32_t x, std::uint32_t norm, float r) {
   return Pack(LowHalf(norm) * (LowHalf(x) * r), HighHalf(norm) * (HighHalf(x) * r));
 }
+__device__ __forceinline__ uint4 Normed(const uint4& x, const uint4& norm, float r) {
+  return {NormPair(x.x, norm.x, r), NormPair(x.y, norm.y, r), NormPair(x.z, norm.z, r), NormPair(x.w, norm.w, r)};
+}
 
 // The mixing matrix from its logits, by one thread: 40 times sums and inverses, one after the other, without shuffles
 // in between. The rounds leave the softmax m as it is and scale it, to row[j] m[j][k] column[k]. A column's scale
@@ -229,6 +249,11 @@ __device__ __forceinline__ void Sinkhorn(float (&m)[kCopies][kCopies], int itera
 #pragma unroll
     for (int k = 0; k < kCopies; ++k) m[j][k] = __fmul_rn(__fmul_rn(m[j][k], row[j]), column[k]);
   }
+}
+
+// Whether a call expands, makes coefficients, collapses and norms: what the kernels for many rows do.
+inline bool HasEveryPart(const MhcBoundaryArgs& args) {
+  return args.y != nullptr && args.fn != nullptr && args.x != nullptr && args.norm != nullptr;
 }
 
 // Constants of a site in shared memory, which are weights.

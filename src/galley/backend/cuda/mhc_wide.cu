@@ -263,22 +263,14 @@ class Mixer {
   __device__ __forceinline__ void MixRow(const Values& values, const Mixing& mixing, int half,
                                          StepOperands (&operands)[2], uint4& x, Squares& squares) const {
     const int row = row_ + half * 8, quad = thread_ % 4;
-    uint4 h[kCopies];
+    RowValues v;
 #pragma unroll
-    for (int c = 0; c < kCopies; ++c) h[c] = values.h[c][row][quad];
-    const uint4 y = values.y[row][quad];
+    for (int c = 0; c < kCopies; ++c) v.h[c] = values.h[c][row][quad];
+    v.y = values.y[row][quad];
     std::uint32_t pairs[2][2];
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
-      StepValues v;
-#pragma unroll
-      for (int c = 0; c < kCopies; ++c) {
-        v.h[c][0] = step == 0 ? h[c].x : h[c].z;
-        v.h[c][1] = step == 0 ? h[c].y : h[c].w;
-      }
-      v.y[0] = step == 0 ? y.x : y.z;
-      v.y[1] = step == 0 ? y.y : y.w;
-      Mix(v, mixing, true, true, half, operands[step], pairs[step], squares);
+      Mix(v.Step(step), mixing, true, true, half, operands[step], pairs[step], squares);
     }
     x = {pairs[0][0], pairs[0][1], pairs[1][0], pairs[1][1]};
   }
@@ -356,8 +348,8 @@ class Mixer {
                                          int half) const {
     const int t = Row(tile, half);
     if (t >= args_.rows) return;
-    *reinterpret_cast<uint4*>(args_.x + static_cast<std::int64_t>(t) * args_.dim + d_ + chunk * kChunk) = {
-        NormPair(x.x, norm.x, r), NormPair(x.y, norm.y, r), NormPair(x.z, norm.z, r), NormPair(x.w, norm.w, r)};
+    *reinterpret_cast<uint4*>(args_.x + static_cast<std::int64_t>(t) * args_.dim + d_ + chunk * kChunk) =
+        Normed(x, norm, r);
   }
 
   const MhcBoundaryArgs& args_;
@@ -410,23 +402,6 @@ __global__ void __launch_bounds__(kThreads, 1) WideKernel(const __grid_constant_
   ptx::SyncCluster();
 }
 
-// How many clusters the device holds at once; 0: none.
-int ClustersAtOnce() {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = 1;
-  attribute.val.clusterDim.y = 1;
-  attribute.val.clusterDim.z = kBlocks;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(1, 1, kBlocks);
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = sizeof(Shared);
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  int count = 0;
-  return cudaOccupancyMaxActiveClusters(&count, WideKernel, &config) == cudaSuccess ? count : 0;
-}
-
 bool DescribeValues(const MhcBoundaryArgs& args, Maps& maps) {
   const auto dim = static_cast<std::uint64_t>(args.dim), rows = static_cast<std::uint64_t>(args.rows);
   return DescribeTensor({.base = args.h,
@@ -450,11 +425,11 @@ std::size_t MhcWideScratchBytes(int dim) {
 }
 
 bool MhcWide(const MhcBoundaryArgs& args, void* scratch, cudaStream_t stream) {
-  const bool whole = args.y != nullptr && args.fn != nullptr && args.x != nullptr && args.norm != nullptr;
   Maps maps;
-  if (!whole || args.dim > kDimMax || args.dim % kChunk != 0 || !DescribeValues(args, maps)) return false;
+  if (!HasEveryPart(args) || args.dim > kDimMax || args.dim % kChunk != 0 || !DescribeValues(args, maps)) return false;
   cudaFuncSetAttribute(WideKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(Shared)));
-  const int clusters = min(ClustersAtOnce(), (args.rows + kRows - 1) / kRows);
+  const int clusters =
+      min(ClustersAtOnce(WideKernel, kBlocks, kThreads, sizeof(Shared)), (args.rows + kRows - 1) / kRows);
   if (clusters == 0) return false;
   auto* fn = static_cast<std::uint8_t*>(scratch);
   const int items = args.dim / kChunk * kFnItems;

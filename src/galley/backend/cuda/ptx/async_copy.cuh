@@ -22,6 +22,11 @@ __device__ __forceinline__ uint4 LoadShared16(std::uint32_t at) {
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
   return v;
 }
+__device__ __forceinline__ std::uint32_t LoadShared4(std::uint32_t at) {
+  std::uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
+  return v;
+}
 __device__ __forceinline__ std::uint32_t LoadShared2(std::uint32_t at) {
   std::uint16_t v;
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
